@@ -108,6 +108,10 @@ def _tried(suite: Suite, tests: list[str], asked: argparse.Namespace) -> _Run:
                 results.record(suite, each, place)
         if not isinstance(cluster, str) and not asked.apache:
             wrong += _tracebacks(suite, cluster, asked.logs)
+    if not states:
+        raise RuntimeError(
+            f"no test is called {' or '.join(tests)}" if tests else "it has no tests"
+        )
     counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     return _Run(summary=f"{counted}, {wrong} not as expected", status=min(wrong, 1))
 

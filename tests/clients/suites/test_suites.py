@@ -134,3 +134,15 @@ def test_a_suite_that_cannot_be_run_keeps_no_other_from_it(
         "sarama: not run: go is not installed",
         "trogdor: 1 passed, 0 not as expected",
     ]
+
+
+def test_the_name_of_no_test_is_a_mistake(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tests.clients.suites.__main__.built", lambda *_, **__: None)
+    monkeypatch.setattr(
+        "tests.clients.suites.__main__.cluster_for", lambda *_, **__: nullcontext("brokers")
+    )
+    monkeypatch.setitem(RUN, "trogdor", lambda *_: [])
+    assert main(["trogdor", "RoundTrip"]) == 2
+    assert capsys.readouterr().out == "trogdor: not run: no test is called RoundTrip\n"
