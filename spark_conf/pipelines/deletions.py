@@ -2,14 +2,14 @@
 
 Retention moves the log start offsets, which the brokers tell: a topic without a table has them, too. A DELETE, MERGE, …
 of another engine is a commit that removes files; then the records of those partitions are compared in both tables, up
-to the tiered end. Rows that a RESTORE removed stay in the typed table: another RESTORE may bring them back.
+to the tiered end. Rows that a RESTORE removed stay in the typed table: they are missing, and may be brought back.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Final
@@ -55,6 +55,13 @@ class Deletions:
         """Whether it is time to check."""
         return self._looked is None or time.monotonic() - self._looked >= ERASED_S
 
+    def missing(self, topic_id: str) -> dict[int, Sequence[tuple[int, int]]]:
+        """The offsets, both ends inclusive, that a RESTORE removed from the topic's table, by partition."""
+        if not self._log.exists() or not self._is_read(topic_id):
+            return {}
+        of_table = self._snapshot
+        return {each: of_table.missing(each) for each in of_table.partitions()}
+
     def carry_out(self, table: TypedTable, topic_id: str, starts: Mapping[int, int]) -> None:
         """Delete what is due; `starts` are the log start offsets, none if what retention deleted stays."""
         now = time.monotonic()
@@ -69,8 +76,7 @@ class Deletions:
 
     def _erase(self, table: TypedTable, topic_id: str) -> None:
         """Delete what another engine deleted."""
-        self._read()
-        if self._snapshot.topic_id is None or uuid_text(self._snapshot.topic_id) != topic_id:
+        if not self._is_read(topic_id):
             return
         since = max(self._seen, table.deletions_version(topic_id))
         version = self._snapshot.version
@@ -82,11 +88,11 @@ class Deletions:
             table.delete_rows(table.places().limit(0), topic_id, version)
         self._seen = version
 
-    def _read(self) -> None:
-        if self._snapshot.version < 0:
-            self._snapshot.read()
-        else:
-            self._snapshot.refresh()
+    def _is_read(self, topic_id: str) -> bool:
+        """Read the newest version of the topic's table; whether it has rows of this topic."""
+        self._snapshot.refresh()
+        found = self._snapshot.topic_id
+        return found is not None and uuid_text(found) == topic_id
 
     def _erased_in(self, since: int) -> set[int]:
         """The partitions from which another engine deleted rows after that version; all if the log does not show it."""

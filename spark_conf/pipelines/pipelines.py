@@ -26,7 +26,7 @@ from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.settings import parse_settings
 from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.store.uri import open_store
-from kafka_ds.errors import KafkaDsError, OptionError
+from kafka_ds.errors import DataLoss, KafkaDsError, OptionError
 from kafka_ds.process.amounts import counted
 from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
 from kafka_ds.protocol.topic_partition import TopicPartition
@@ -41,7 +41,14 @@ from spark_conf.pipelines.deletions import Deletions
 from spark_conf.pipelines.history import CompactedHistory, HistoryPolicy, policy_of
 from spark_conf.pipelines.kinds import ObjectOf, declared_kind
 from spark_conf.pipelines.partitions import PARTITION_COLUMNS, with_partitions
-from spark_conf.pipelines.progress import StepLimit, lost_offsets, next_step, reset_step
+from spark_conf.pipelines.progress import (
+    StepLimit,
+    first_missing,
+    lost_offsets,
+    missing_error,
+    next_step,
+    reset_step,
+)
 from spark_conf.pipelines.protobuf import ProtobufReader
 from spark_conf.pipelines.registry import SchemaRegistry
 from spark_conf.pipelines.schema_columns import with_fields_of
@@ -142,6 +149,8 @@ class Pipelines:
         # The topic ids and settings that the brokers told last, and when.
         self._told: tuple[dict[str, str], dict[str, dict[str, str | None]], float] | None = None
         self._histories: dict[str, CompactedHistory] = {}
+        # The offsets that a table waits for, by topic and partition.
+        self._missing: dict[str, Mapping[int, tuple[int, int]]] = {}
         # Topics and paths whose declared column is not as declared.
         self._ignored: set[tuple[str, str]] = set()
         # The partition columns that tables have.
@@ -289,7 +298,8 @@ class Pipelines:
     ) -> None:
         """Update a table to the present end of its topic, or until `is_ended`.
 
-        With `share` by one step at most, which has that part of the usual limits.
+        With `share` by one step at most, which has that part of the usual limits. Raises DataLoss at the end if the
+        table has to wait for offsets that a RESTORE removed from the topic's table.
         """
         ends = self._offsets(pipeline, LATEST)
         was_settled = self._is_settled(pipeline, ends)
@@ -307,6 +317,8 @@ class Pipelines:
             self._delete(pipeline)
         if not is_ended():
             self._vacuum(pipeline)
+        if missing := self._missing.pop(pipeline.topic, None):
+            raise missing_error(missing)
 
     def _is_settled(self, pipeline: Pipeline, ends: Mapping[int, int]) -> bool:
         known = self._settled.get(pipeline.topic)
@@ -339,17 +351,25 @@ class Pipelines:
 
     def _delete(self, pipeline: Pipeline) -> None:
         """Delete from the table what was deleted from the topic."""
-        topic = pipeline.topic
-        if topic not in self._deletions:
-            self._deletions[topic] = Deletions(self._spark, self._store, self._lake, topic)
-        deletions = self._deletions[topic]
+        deletions = self._deletions_of(pipeline.topic)
         if not deletions.are_due():
             return
-        table = TypedTable(self._spark, self._store, self._lake, topic)
+        table = TypedTable(self._spark, self._store, self._lake, pipeline.topic)
         done = table.last_step()
         if done is not None and done.topic_id in ("", pipeline.topic_id):
             starts = self._offsets(pipeline, EARLIEST) if pipeline.expires else {}
             deletions.carry_out(table, pipeline.topic_id, starts)
+
+    def _deletions_of(self, topic: str) -> Deletions:
+        if topic not in self._deletions:
+            self._deletions[topic] = Deletions(self._spark, self._store, self._lake, topic)
+        return self._deletions[topic]
+
+    def _check_missing(self, pipeline: Pipeline, step: TableStep) -> None:
+        """Raises DataLoss if a RESTORE removed some of these offsets from the topic's table."""
+        missing = self._deletions_of(pipeline.topic).missing(pipeline.topic_id)
+        if found := first_missing(step.start, step.end, missing):
+            raise missing_error(found)
 
     def replay(self, topic: str) -> int:
         """Decode the records with rescued data again, with the present settings; how many fit now."""
@@ -385,7 +405,9 @@ class Pipelines:
             # -1: there is no record of that time or later.
             at = of_time.get(partition, -1)
             first[partition] = min(end if at < 0 else at, start.get(partition, end), end)
-        records = self._records(pipeline, replace(done, start=first))
+        since = replace(done, start=first)
+        self._check_missing(pipeline, since)
+        records = self._records(pipeline, since)
         return newest_by_key(decoder.with_metadata(records, NONE).select(*decoder.METADATA))
 
     def _advance(self, pipeline: Pipeline, ends: Mapping[int, int], share: float) -> bool:
@@ -401,6 +423,9 @@ class Pipelines:
             done, begun = reset, None
         if done is not None and done.mode not in ("", pipeline.mode):
             raise _made_otherwise(table, f"{MODE}={pipeline.mode}", done.mode)
+        there = self._deletions_of(pipeline.topic).missing(pipeline.topic_id)
+        missing = first_missing({} if done is None else done.end, ends, there)
+        self._missing[pipeline.topic] = missing
         limit = min(OFFSETS_PER_STEP, self._limits[pipeline.topic].offsets)
         step = next_step(
             done,
@@ -408,7 +433,7 @@ class Pipelines:
             topic_id=pipeline.topic_id,
             mode=pipeline.mode,
             starts=self._offsets(pipeline, EARLIEST),
-            ends=ends,
+            ends={**ends, **{partition: first for partition, (first, _) in missing.items()}},
             limit=max(int(limit * share), 1),
         )
         if step is None:
@@ -429,10 +454,15 @@ class Pipelines:
         try:
             with self._decoded(pipeline, table, self._records(pipeline, step)) as decoded:
                 table.write_step(
-                    step, decoded, pipeline.partition_columns, pipeline.cluster_columns
+                    step,
+                    decoded,
+                    pipeline.partition_columns,
+                    pipeline.cluster_columns,
+                    # A RESTORE after the step was chosen: Spark may have read without what it removed.
+                    check=partial(self._check_missing, pipeline, step),
                 )
                 limit.written(step.offsets, self._cached_bytes())
-        except OptionError:
+        except (OptionError, DataLoss):
             raise  # Of fewer offsets it would be the same.
         except Exception:
             limit.failed()
@@ -548,7 +578,7 @@ class Pipelines:
         return ProtobufReader(self._registry)
 
     def view(self, topic: str) -> DataFrame:
-        """The typed table and the committed records that it does not have yet. Raises OptionError."""
+        """The typed table and the committed records that it does not have yet. Raises OptionError or DataLoss."""
         pipeline = self._of(topic)
         table = TypedTable(self._spark, self._store, self._lake, topic)
         version = table.version()
@@ -564,6 +594,7 @@ class Pipelines:
         tail = replace(done, start=start, end=end)
         if not tail.offsets:
             return table.rows_at(version)
+        self._check_missing(pipeline, tail)
         decoded = self._decode(pipeline, table, self._records(pipeline, tail), ExpectedNames())
         rows = decoded.rows.drop(REASON)
         # A union adds no fields within lists and maps.
@@ -588,7 +619,8 @@ class Pipelines:
             .option("startingOffsets", _of_topic(pipeline.topic, step.start, moved))
             .option("endingOffsets", _of_topic(pipeline.topic, step.end, moved))
             .option("includeHeaders", "true")
-            # Retention may delete records before they are read: the reader logs a warning with the offsets.
+            # Retention may delete records before they are read: the reader logs a warning with the offsets. What a
+            # RESTORE removed is looked for apart (`_check_missing`).
             .option("failOnDataLoss", "false")
             .load()
         )

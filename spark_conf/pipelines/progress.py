@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from kafka_ds.errors import DataLoss
 from kafka_ds.topic.typed_steps import TableStep
 
 # Of JSON each value of the first step is looked at; the next ones have columns to read by.
@@ -64,6 +65,30 @@ def lost_offsets(done: TableStep | None, step: TableStep, ends: Mapping[int, int
             )
 
 
+def first_missing(
+    start: Mapping[int, int],
+    end: Mapping[int, int],
+    missing: Mapping[int, Sequence[tuple[int, int]]],
+) -> dict[int, tuple[int, int]]:
+    """By partition the first range between these offsets that is `missing`, both ends inclusive."""
+    found: dict[int, tuple[int, int]] = {}
+    for partition, ranges in missing.items():
+        low, high = start.get(partition, 0), end.get(partition, 0) - 1
+        met = [(max(a, low), min(b, high)) for a, b in ranges if max(a, low) <= min(b, high)]
+        if met:
+            found[partition] = min(met)
+    return found
+
+
+def missing_error(found: Mapping[int, tuple[int, int]]) -> DataLoss:
+    """The error of a table that waits for missing offsets."""
+    places = ", ".join(f"{a} to {b} of partition {p}" for p, (a, b) in sorted(found.items()))
+    return DataLoss(
+        f"a RESTORE removed offsets {places} from the topic's table: add them back, or give them up "
+        "(docs/how-to/repair-the-lake.md)"
+    )
+
+
 def next_step(
     done: TableStep | None,
     begun: TableStep | None,
@@ -74,13 +99,14 @@ def next_step(
     ends: Mapping[int, int],
     limit: int,
 ) -> TableStep | None:
-    """The step after `done`: the one that was `begun`, unchanged, else one towards `ends`. None if nothing is left.
+    """The step after `done`: the one that was `begun`, unchanged, else one towards `ends`. None if nothing is left, or
+    if the one that was begun goes beyond `ends`.
 
     `starts` are the log start offsets: records below them were deleted. A step has about `limit` offsets at most.
     """
     number = 1 if done is None else done.number + 1
     if begun is not None and (begun.number, begun.topic_id) == (number, topic_id) and begun.end:
-        return begun
+        return begun if all(end <= ends.get(p, 0) for p, end in begun.end.items()) else None
     done_to = {} if done is None else done.end
     start = {p: max(done_to.get(p, 0), starts.get(p, 0)) for p in {*done_to, *ends}}
     behind = [p for p, end in ends.items() if end > start[p]]

@@ -9,7 +9,7 @@ is in several partitions only after partitions were added; between them the late
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -128,8 +128,9 @@ class TypedTable:
         decoded: DecodedRows,
         partition_columns: Sequence[str] = (),
         cluster_columns: Sequence[str] = (),
+        check: Callable[[], object] = lambda: None,
     ) -> None:
-        """Commit a step: its errors, unless that was done before, and then its rows.
+        """Commit a step: its errors, unless that was done before, and then its rows, after a last `check`.
 
         Raises OptionError if a table would be created that cannot be partitioned by these columns.
         """
@@ -140,6 +141,7 @@ class TypedTable:
         rows = with_tombstones.drop(TOMBSTONE)
         self._create(rows, step.mode, partition_columns, cluster_columns)
         self._append_errors(step, decoded)
+        check()
         if is_current:
             self._evolve(rows)
             merge(newest_by_key(with_tombstones), self.path, _of_commit(step))

@@ -12,10 +12,13 @@ from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame, SparkSession
 
 from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.errors import DataLoss
 from kafka_ds.topic.names import topic_table
+from kafka_ds.topic.recovery import add_back
 from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.typed_steps import TableStep
 from spark_conf.pipelines import deleted_topics, typed_table
+from spark_conf.pipelines.deletions import Deletions
 from spark_conf.pipelines.pipelines import Pipelines
 from spark_conf.pipelines.typed_table import write
 from tests.fakes.process_death import ProcessDied
@@ -25,6 +28,7 @@ from tests.spark.typed_tables import (
     alter,
     delete_records,
     errors_of,
+    keep,
     keep_anew,
     rows,
     state_of,
@@ -68,7 +72,9 @@ def offsets(topic: Topic, partition: int = 0) -> list[int]:
 
 
 @pytest.mark.timeout(300)
-def test_rows_leave_with_their_records(spark: SparkSession, topic: Topic) -> None:
+def test_rows_leave_with_their_records(
+    spark: SparkSession, pipelines: Pipelines, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic.create(partitions=2, **SETTINGS, **AT_ONCE)
     send(topic, b"0", b"\xff", b"2", b"3", b"\xff", b"5")
     send(topic, b"0", partition=1)
@@ -101,6 +107,33 @@ def test_rows_leave_with_their_records(spark: SparkSession, topic: Topic) -> Non
     assert changed(topic, lambda table: table.to_pyarrow_table().num_rows) == 0
     keep_anew(spark, topic)
     assert (offsets(topic), offsets(topic, 1)) == ([5, 6, 8], [])
+
+    # What a RESTORE took out before the typed table had it is waited for; other partitions go on.
+    send(topic, b"9")
+    topic.wait_until_tiered(0, least=10)
+    changed(topic, lambda table: table.restore(0))
+    send(topic, b"10")
+    send(topic, b"1", partition=1)
+    waits = pytest.raises(DataLoss, match="offsets 9 to 9 of partition 0")
+    with waits, monkeypatch.context() as patch:
+        # The RESTORE comes after the step was chosen.
+        known, asked = Deletions.missing, []
+
+        def missing(of_topic: Deletions, topic_id: str) -> Any:
+            asked.append(topic_id)
+            return known(of_topic, topic_id) if len(asked) > 1 else {}
+
+        patch.setattr(Deletions, "missing", missing)
+        keep(pipelines, topic)
+    assert offsets(topic) == [5, 6, 8]
+    with waits:
+        keep(pipelines, topic)
+    assert (offsets(topic), offsets(topic, 1)) == ([5, 6, 8], [1])
+    with waits:
+        pipelines.view(topic.name)
+    add_back(str(topic.broker.lake), topic.name)
+    keep_anew(spark, topic)
+    assert offsets(topic) == [5, 6, 8, 9, 10]
 
 
 @pytest.mark.timeout(300)

@@ -5,7 +5,9 @@ from spark_conf.pipelines.progress import (
     BYTES_PER_STEP,
     OFFSETS_OF_FIRST_STEP,
     StepLimit,
+    first_missing,
     lost_offsets,
+    missing_error,
     next_step,
     reset_step,
 )
@@ -48,6 +50,16 @@ def test_lost_offsets_are_reported() -> None:
     assert not list(lost_offsets(None, step, {0: 20, 1: 3}))
 
 
+def test_a_step_ends_where_the_first_missing_offset_is() -> None:
+    missing = {0: [(0, 3), (14, 15), (8, 11)], 1: [(9, 9)], 2: [(0, 5)]}
+    found = first_missing(DONE.end, {0: 20, 1: 9, 2: 5}, missing)
+    assert found == {0: (10, 11), 2: (0, 4)}
+    assert "removed offsets 10 to 11 of partition 0, 0 to 4 of partition 2" in str(
+        missing_error(found)
+    )
+    assert first_missing(DONE.end, {0: 10, 1: 5}, missing) == {}
+
+
 def test_a_first_step_begins_at_the_log_start() -> None:
     assert after(None, p0=7, p1=3) == TableStep(
         number=1, topic_id="t", mode="append", start={0: 2, 1: 0}, end={0: 7, 1: 3}
@@ -70,6 +82,7 @@ def test_nothing_new_is_no_step() -> None:
 def test_a_step_that_was_begun_is_taken_as_it_was() -> None:
     begun = TableStep(number=5, topic_id="t", mode="append", start=DONE.end, end={0: 11, 1: 5})
     assert after(DONE, begun, p0=30, p1=5) == begun
+    assert after(DONE, begun, p0=10, p1=5) is None, "what a RESTORE removed is waited for"
     former = TableStep(number=5, topic_id="former", mode="append", start=DONE.end, end={0: 11})
     assert after(DONE, former, p0=30, p1=5) != former
     assert after(DONE, DONE, p0=10, p1=5) is None
