@@ -16,9 +16,11 @@ from dataclasses import dataclass, field, replace
 
 from broker.diskless.copied_wals import CopiedWals
 from broker.diskless.wal_object import CorruptWalObject
+from broker.diskless.wal_reader import wals_in
 from broker.membership.lease import LEASE_PATH
 from broker.metadata.events import (
     NO_LEADER,
+    BrokerUnregistered,
     ClusterFenced,
     ClusterPromoted,
     Event,
@@ -39,6 +41,7 @@ from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import uuid_from_text
 from kafka_ds.topic.commit_rules import Intent, PartitionIntent
+from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 from kafka_ds.topic.names import (
     CLUSTER_METADATA,
     OFFSETS,
@@ -312,6 +315,10 @@ class Promotion:
             if image.cluster_id is None:
                 raise ConfigError(f"{where} holds no cluster: nothing to promote")
             events: list[Event] = [ClusterPromoted(lake=where)]
+            # The registration of a log's broker may not have arrived: nobody may get the same log again.
+            used = max((each.broker_epoch for each in wals_in(self.copy)), default=NO_BROKER_EPOCH)
+            if used > image.last_broker_epoch:
+                events.append(BrokerUnregistered(broker_id=-1, broker_epoch=used))
             events += [
                 FenceBroker(broker_id=each.broker_id, broker_epoch=each.broker_epoch)
                 for each in image.brokers.values()
@@ -383,7 +390,8 @@ class Promotion:
         if diskless and self.first is None:
             self.say(
                 f"diskless topics ({', '.join(sorted(diskless))}): records behind the first missing object of a "
-                "write-ahead log are lost; kafka-ds restore says where each partition goes on"
+                "write-ahead log, and in logs whose brokers' registrations have not arrived, are lost; kafka-ds "
+                "restore says where each partition goes on"
             )
         numbers = ", ".join(map(str, sorted(image.brokers)))
         self.say(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.controller.draft import Draft
 from broker.diskless.wal_object import (
     WalPart,
     checkpoint_path,
@@ -47,6 +48,7 @@ from kafka_ds.topic.metadata_table import MetadataPosition
 from kafka_ds.topic.offsets import OffsetsTable
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of, filled_table
+from tests.fakes.settings import controller_defaults
 from tests.s3_server import address_for
 
 LED = PartitionRegistration(replicas=(1, 2), isr=(1,), leader=1, leader_epoch=3, partition_epoch=9)
@@ -167,6 +169,21 @@ def test_a_diskless_partition_whose_table_has_everything_loses_nothing(regions: 
     regions.promotion(is_forced=True, knows_first=False).run()
     assert not [each for each in regions.said if each.startswith("orders-0: ")]
     assert len([e for e in regions.copy.list("wal/1/4") if "checkpoint" in e.path]) == 1
+
+
+def test_no_broker_gets_a_write_ahead_log_whose_registration_has_not_arrived(
+    regions: Regions,
+) -> None:
+    make_diskless(regions, claimed=39)
+    regions.replicate()
+    # Registered in the commit after the one that had arrived last, which promotion takes the place of.
+    late = WalId(1, MetadataPosition(regions.image(regions.copy).version + 2, 0).epoch)
+    behind = WalPart(TOPIC_ID, 0, 5, 40, 49, b"batches")
+    regions.copy.put_durable(object_path(late, 0), encode(bytes(16), 0, [behind]))
+    regions.promotion(is_forced=True, knows_first=False).run()
+    image = regions.image(regions.copy)
+    assert Draft(image, controller_defaults()).next_broker_epoch() > late.broker_epoch
+    assert set(image.brokers) == {1, 2}
 
 
 @pytest.fixture
