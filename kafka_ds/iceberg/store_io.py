@@ -145,11 +145,15 @@ class FolderCatalog(NoopCatalog):
         )
 
     def recreated(
-        self, former: Table, schema: Schema, spec: PartitionSpec, properties: dict[str, str]
+        self,
+        former: Table,
+        location: str,
+        schema: Schema,
+        spec: PartitionSpec,
+        properties: dict[str, str],
     ) -> Table:
         """A new table without snapshots; its first commit replaces the former one."""
-        order, location = UNSORTED_SORT_ORDER, former.location()
-        metadata = new_table_metadata(schema, spec, order, location, properties)
+        metadata = new_table_metadata(schema, spec, UNSORTED_SORT_ORDER, location, properties)
         return self._table(self._version_of(former.metadata_location), metadata)
 
     def write_version_hint(self) -> None:

@@ -121,7 +121,9 @@ class TableSync:
             table = self.catalog.create_table(
                 self._identifier, files.schema, place, files.spec, properties=dict(PROPERTIES)
             )
-        if table.location() != place:
+        # A folder's table was made before the lake was copied or moved.
+        has_moved = table.location() != place
+        if has_moved and not isinstance(self.catalog, FolderCatalog):
             raise UnsupportedTable(
                 f"the catalog has another table of this name, at {table.location()}"
             )
@@ -129,8 +131,8 @@ class TableSync:
         is_repartitioned = _partitions(table.schema(), table.spec()) != _partitions(
             files.schema, files.spec
         )
-        if isinstance(self.catalog, FolderCatalog) and (is_other or is_repartitioned):
-            table = self.catalog.recreated(table, files.schema, files.spec, dict(PROPERTIES))
+        if isinstance(self.catalog, FolderCatalog) and (has_moved or is_other or is_repartitioned):
+            table = self.catalog.recreated(table, place, files.schema, files.spec, dict(PROPERTIES))
         elif is_repartitioned:
             text = "its partition columns changed: drop it from the catalog, without its files"
             raise UnsupportedTable(text)

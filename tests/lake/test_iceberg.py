@@ -31,6 +31,7 @@ from kafka_ds.iceberg.lake_sync import LakeSync
 from kafka_ds.iceberg.store_io import HINT
 from kafka_ds.iceberg.table_sync import VERSION, TableSync
 from kafka_ds.topic.names import ICEBERG
+from kafka_ds.topic.table import TopicTable
 from tests.duck import connect, loading
 from tests.fakes.deletion_vectors import inline
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of, orders_table
@@ -262,6 +263,24 @@ def test_a_table_made_anew_or_partitioned_otherwise_begins_anew(tmp_path, lake):
     assert both(folder) == [{"n": 7}]
     assert "a" not in str(opened(str(folder)).name_mapping().model_dump_json()).split('"')
     assert opened(str(folder)).metadata.table_uuid != former
+
+
+def test_the_table_of_a_copied_lake_names_the_copys_files(tmp_path):
+    """As of a lake that was promoted in another region, or moved."""
+    table = orders_table(LocalStore(str(tmp_path / "first")))
+    fill(table, 2)
+    mark(table, [0, 3])
+    TableSync(table.log.store, table.folder).sync()
+    shutil.copytree(tmp_path / "first", tmp_path / "copy")
+    shutil.rmtree(tmp_path / "first")
+    copy = TopicTable(LocalStore(str(tmp_path / "copy")), "orders")
+    for _ in range(2):
+        assert TableSync(copy.log.store, copy.folder).sync() in (3, None)
+        expected = [(0, n) for n in range(20) if n not in (10, 13)]
+        assert places(by_pyiceberg(uri(copy))) == expected
+        assert places(by_duckdb(uri(copy))) == expected
+    assert opened(uri(copy)).location() == f"file://{uri(copy)}/{ICEBERG}"
+    assert len(opened(uri(copy)).snapshots()) == 1
 
 
 def test_a_table_that_went_back_takes_iceberg_with_it(lake, table, caplog):
