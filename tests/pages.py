@@ -111,6 +111,7 @@ FATES: dict[str, dict[str | None, str]] = {
     "docs/how-to/typed-tables.md": {
         None: "tests/spark/test_typed_pages.py",
         "spark-submit": SUBMITTED,
+        "kafka-configs.sh": "Kafka's tool; tests/spark/test_pipelines_avro.py changes the setting",
     },
     "docs/internals/architecture.md": {None: PICTURE},
     "docs/internals/benchmarks.md": {None: TAKES_LONG},

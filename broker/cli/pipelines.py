@@ -22,7 +22,7 @@ _registry_option = click.option(
     default="",
     envvar="KAFKA_DS_SCHEMA_REGISTRY",
     show_envvar=True,
-    help="The schema registry, for avro and protobuf.",
+    help="The schema registry, for avro and protobuf. Default: the brokers' schema.registry.url.",
 )
 
 

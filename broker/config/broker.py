@@ -128,6 +128,14 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
         choices=("ERROR", "WARN", "INFO", "DEBUG"),
         ours=True,
     )
+    schema_registry_url: str | None = string(
+        None,
+        "The http:// or https:// address of the schema registry by which `kafka-ds pipelines run` and "
+        "`scan(typed=True)` decode Avro and Protobuf. The broker itself does not use it. Everybody who may describe "
+        "brokers sees it, so it has no user and password.",
+        ours=True,
+        changeable=True,
+    )
     connections_max_idle_ms: int = i64(
         600_000, "How long a connection may be idle before it is closed; -1 means for ever."
     )

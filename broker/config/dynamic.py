@@ -20,6 +20,7 @@ from broker.config.loader import (
     broker_settings,
     check_cleaner,
     check_new_topic,
+    check_schema_registry,
     known_names,
     topic_config,
     unknown_setting,
@@ -75,6 +76,7 @@ def with_changes(config: BrokerConfig, changes: Mapping[str, Mapping[str, str]])
         changes={name: dict(each) for name, each in changes.items() if each},
     )
     check_cleaner(changed)
+    check_schema_registry(changed)
     topic_config(changed, {})
     return changed
 

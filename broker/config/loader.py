@@ -249,6 +249,7 @@ def _contradictions(config: BrokerConfig, *, is_whole: bool) -> Iterator[ConfigE
         _check_cluster,
         check_groups,
         check_cleaner,
+        check_schema_registry,
         lambda whole: _check_topic(whole.topic),
     )
     for check in subjects:
@@ -437,6 +438,20 @@ def check_cleaner(config: BrokerConfig) -> None:
         raise ConfigError(
             f"log.cleaner.dedupe.buffer.size={size} must be more than 1 MiB for each of log.cleaner.threads={threads}"
         )
+
+
+def check_schema_registry(config: BrokerConfig) -> None:
+    """Check the registry's address, which clients are told. Raises ConfigError."""
+    url = config.schema_registry_url
+    if not url:
+        return
+    if "@" in url:
+        raise ConfigError(
+            "schema.registry.url may be read by all who describe brokers: leave out user and password, and give them "
+            "to `kafka-ds pipelines` in KAFKA_DS_SCHEMA_REGISTRY_USER_INFO"
+        )
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"schema.registry.url={url} does not begin with http:// or https://")
 
 
 def check_groups(config: BrokerConfig) -> None:

@@ -140,7 +140,10 @@ def main() -> int:
     parser.add_argument("--iceberg", action="store_true", help="also sync all tables to Iceberg")
     parser.add_argument("--catalog", default="", metavar="ADDRESS", help="register tables there")
     parser.add_argument(
-        "--schema-registry", default="", metavar="URL", help="for avro and protobuf"
+        "--schema-registry",
+        default="",
+        metavar="URL",
+        help="for avro and protobuf; default: the brokers' schema.registry.url",
     )
     asked = parser.parse_args()
     options = dict(each.partition("=")[::2] for each in asked.option)

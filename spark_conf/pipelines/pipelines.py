@@ -50,7 +50,7 @@ from spark_conf.pipelines.progress import (
     reset_step,
 )
 from spark_conf.pipelines.protobuf import ProtobufReader
-from spark_conf.pipelines.registry import SchemaRegistry
+from spark_conf.pipelines.registry import SchemaRegistry, registry_of
 from spark_conf.pipelines.schema_columns import with_fields_of
 from spark_conf.pipelines.schema_evolution import kind_at, with_declared
 from spark_conf.pipelines.schema_names import UNEXPECTED, ExpectedNames, SchemaReader
@@ -123,7 +123,10 @@ class Pipeline:
 
 
 class Pipelines:
-    """All pipelines of a cluster and its lake; `options` are the data source's (`kafka.…`)."""
+    """All pipelines of a cluster and its lake; `options` are the data source's (`kafka.…`).
+
+    A registry without a URL is the one that the brokers name.
+    """
 
     def __init__(
         self,
@@ -133,7 +136,9 @@ class Pipelines:
         registry: SchemaRegistry | None = None,
     ) -> None:
         self._spark = spark
-        self._registry = registry or SchemaRegistry()
+        self._registry = registry if registry is not None else SchemaRegistry()
+        # Whether the brokers say where it is.
+        self._asks_for_registry = not self._registry
         self._options = dict(options)
         self._lake = absolute(lake)
         self._store: Store = open_store(lake)
@@ -209,6 +214,8 @@ class Pipelines:
         now = time.monotonic()
         if self._told is None or self._told[0] != ids or now - self._told[2] >= age_s:
             self._told = ids, self._admin.topic_settings(list(ids), SETTINGS), now
+            if self._asks_for_registry:
+                self._registry.move_to(registry_of(self._cluster))
         return self._told[1]
 
     def run_once(

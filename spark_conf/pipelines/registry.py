@@ -21,7 +21,9 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
+from kafka_ds.client.cluster import Cluster
 from kafka_ds.errors import OptionError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 TIMEOUT_S: Final = 10.0
 # For how long a schema with references is not fetched again.
@@ -29,6 +31,8 @@ REFERENCES_S: Final = 60.0
 # HTTP statuses that are about the asked schema: the registry has none, or this user may not read its subject.
 FORBIDDEN: Final = 403
 NOT_FOUND: Final = 404
+# The brokers' setting.
+REGISTRY_URL: Final = "schema.registry.url"
 # user:password at the registry. Not a command-line argument: all users of a machine see those.
 USER_INFO: Final = "KAFKA_DS_SCHEMA_REGISTRY_USER_INFO"
 
@@ -50,16 +54,23 @@ class SchemaRegistry:
     """The registry at a URL; `user_info` is `user:password`, or empty."""
 
     def __init__(self, url: str = "", user_info: str = "") -> None:
-        if url and not url.startswith(("http://", "https://")):
-            raise OptionError(f"schema registry {url}: the URL must begin with http:// or https://")
-        self._url = url.rstrip("/")
+        self._url = ""
         self._user_info = user_info
         # Each schema with the time until which it is not fetched again.
         self._known: dict[int | str, tuple[RegisteredSchema, float]] = {}
+        self.move_to(url)
 
     def __bool__(self) -> bool:
         """Whether a registry is configured."""
         return bool(self._url)
+
+    def move_to(self, url: str) -> None:
+        """Ask the registry at this URL from now on. Raises OptionError."""
+        if url and not url.startswith(("http://", "https://")):
+            raise OptionError(f"schema registry {url}: the URL must begin with http:// or https://")
+        if url.rstrip("/") != self._url:
+            self._url = url.rstrip("/")
+            self._known.clear()
 
     def schema(self, name: int | str) -> RegisteredSchema:
         """The schema with this id or GUID. Raises NoSuchSchema, or OptionError if the registry does not answer."""
@@ -105,7 +116,8 @@ class SchemaRegistry:
     def _get(self, path: str, what: str) -> dict[str, Any]:
         if not self._url:
             raise OptionError(
-                "lake.table.*.format=avro and protobuf need the option --schema-registry"
+                "lake.table.*.format=avro and protobuf need a schema registry: set the brokers' schema.registry.url, "
+                "or name it (--schema-registry)"
             )
         request = Request(f"{self._url}/{path}")  # noqa: S310 (checked above)
         if self._user_info:
@@ -126,6 +138,16 @@ class SchemaRegistry:
         except (URLError, OSError, HTTPException, ValueError, LookupError, TypeError) as problem:
             raise OptionError(f"schema registry {self._url}: {problem!r}") from None
         return dict(found)
+
+
+def registry_of(cluster: Cluster) -> str:
+    """The URL that the brokers name; empty if they name none, or do not tell this user."""
+    try:
+        return cluster.broker_setting(REGISTRY_URL) or ""
+    except KafkaError as refusal:
+        if refusal.code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            raise
+        return ""
 
 
 def registry_at(url: str) -> SchemaRegistry:

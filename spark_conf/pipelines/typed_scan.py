@@ -22,8 +22,8 @@ REGISTRY: Final = "schemaRegistry"
 def typed_scan(spark: SparkSession, topic: str | None, options: Mapping[str, str]) -> DataFrame:
     """The rows of the typed table at this call, and those of the records that it does not have yet.
 
-    `options` are the client's `kafka.…`, `lake` (default: the brokers' `lake.uri`) and `schemaRegistry` (a URL, for
-    Avro and Protobuf). Raises OptionError.
+    `options` are the client's `kafka.…`, `lake` (default: the brokers' `lake.uri`) and `schemaRegistry` (a URL,
+    default: the brokers' `schema.registry.url`). Raises OptionError.
     """
     client = {name: text for name, text in options.items() if name.startswith("kafka.")}
     if unknown := sorted(options.keys() - client.keys() - {LAKE, REGISTRY}):

@@ -12,11 +12,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from kafka_ds.client.admin import Admin
+from kafka_ds.client.cluster import Cluster
+from kafka_ds.client.settings import parse_settings
 from kafka_ds.errors import OptionError
 from spark_conf.pipelines import schema_names
 from spark_conf.pipelines.decoder import KEY, RESCUED
 from spark_conf.pipelines.pipelines import Pipelines
-from spark_conf.pipelines.registry import SchemaRegistry
+from spark_conf.pipelines.registry import REGISTRY_URL, SchemaRegistry
 from spark_conf.pipelines.schema_columns import SchemaColumns
 from spark_conf.pipelines.schema_names import UNEXPECTED, DecodedSchema, SchemaName
 from tests.processes import BrokerProcess
@@ -268,3 +271,23 @@ def test_keys_of_a_schema_that_earlier_steps_did_not_have(
     assert [each["n"] for each in values_of(topic)] == [1, 2, 3, 4, 5]
     bad = "the key has no schema id: no serializer of a schema registry wrote it"
     assert errors_of(topic) == [(4, bad)]
+
+
+@pytest.mark.timeout(300)
+def test_the_brokers_name_the_registry_while_the_pipelines_run(
+    pipelines: Pipelines, topic: Topic, registry: str
+) -> None:
+    topic.create(partitions=1, **AVRO)
+    sender = Sender(topic, registry)
+    sender.send((b"a", sender.framed(record(n="int"), {"n": 1})))
+    with pytest.raises(OptionError, match=r"set the brokers' schema\.registry\.url, or name it"):
+        keep(pipelines, topic)
+    with Cluster(parse_settings({"kafka.bootstrap.servers": topic.broker.bootstrap})) as cluster:
+        admin = Admin(cluster)
+        node_id = min(cluster.addresses())
+        admin.alter_broker_configs(node_id, {REGISTRY_URL: registry})
+        try:
+            keep(pipelines, topic)
+        finally:
+            admin.alter_broker_configs(node_id, {REGISTRY_URL: None})
+    assert values_of(topic) == [{"n": 1}]

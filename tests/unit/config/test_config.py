@@ -54,6 +54,10 @@ def message(*overrides: str) -> str:
             "retention.ms",
             "retention.ms is not a setting of this broker: for all topics it is called log.retention.ms",
         ),
+        (
+            "schema.registry.url",
+            "schema.registry.url=4 does not begin with http:// or https://",
+        ),
     ],
 )
 def test_what_a_running_broker_cannot_be_given_is_told_as_in_its_file(
@@ -157,6 +161,10 @@ def test_overrides_win_over_the_file_and_the_last_line_over_the_first(tmp_path: 
             "replica.fetch.wait.max.ms=30001 is above replica.socket.timeout.ms=30000",
         ),
         ("replica.lag.time.max.ms=499", "replica.fetch.wait.max.ms=500 is above replica.lag.time"),
+        (
+            "schema.registry.url=http://me:word@registry",
+            "schema.registry.url may be read by all who describe brokers",
+        ),
     ],
 )
 def test_a_mistake_is_named(override: str, words: str) -> None:

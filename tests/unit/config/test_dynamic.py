@@ -65,6 +65,8 @@ tests/unit/share/test_dead_letter_queue.py
     test_records_are_copied_to_a_topic_that_is_created errors.deadletterqueue.auto.create.topics.enable
 tests/unit/share/test_dead_letters.py
     test_topics errors.deadletterqueue.topic.name.prefix
+tests/spark/test_pipelines_avro.py
+    test_the_brokers_name_the_registry_while_the_pipelines_run schema.registry.url
 """
 THREADS = ("log.cleaner.threads", "num.recovery.threads.per.data.dir", "remote.log.reader.threads")
 
