@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 from broker.config.broker import RACK_AWARE_SELECTOR
+from broker.metadata.events import NO_LEADER
 from broker.replica.follower.partition import FollowerPartition
 from broker.server.dispatch import Waiting
 from kafka_ds.protocol.errors import ErrorCode
@@ -70,6 +72,37 @@ async def test_one_that_comes_back_is_in_sync_again(tmp_path: Path) -> None:
         assert await produce(cluster, 1, b"d") is ErrorCode.NONE
         values = values_of((await cluster.nodes[1].fetch("t", 0)).records)
         assert values == [b"a", b"c", b"d"]
+
+
+@in_loop
+async def test_one_that_has_lost_records_under_a_clean_stop_is_not_elected_before_others(
+    tmp_path: Path,
+) -> None:
+    async with in_process_cluster(tmp_path, 2, **QUICK) as cluster:
+        await create(cluster, 1, 2, min_isr=2)
+        assert await produce(cluster, 1, b"a") is ErrorCode.NONE
+        assert await produce(cluster, 1, b"b") is ErrorCode.NONE
+        for node_id in (2, 1):
+            await cluster.stop(node_id)
+        (segment,) = (tmp_path / "log-2" / "t-0").glob("*.log")
+        os.truncate(segment, segment.stat().st_size - 1)
+        await cluster.start(2)
+        metadata = cluster.nodes[2].node.metadata
+
+        def leader_is_fenced() -> bool:
+            registration = metadata.partition("t", 0)
+            return registration is not None and registration.leader != 1
+
+        await cluster.until("the leader's fencing", leader_is_fenced)
+        registration = metadata.partition("t", 0)
+        assert registration is not None
+        assert (registration.leader, registration.elr) == (NO_LEADER, (1,))
+        await cluster.start(1)
+        leaders = cluster.nodes[1].node.replica_manager
+        await cluster.until("a leader", lambda: leaders.find("t", 0) is not None)
+        await cluster.until("the whole ISR", lambda: isr_of(cluster, 1) == {1, 2})
+        values = values_of((await cluster.nodes[1].fetch("t", 0)).records)
+        assert values == [b"a", b"b"]
 
 
 @in_loop

@@ -29,6 +29,7 @@ from broker.log.durability import FLUSH_TIMES
 from broker.log.failures import LogDirectoryError, is_full
 from broker.log.log import Log
 from broker.metrics.times import RecentTimes
+from kafka_ds.process.amounts import counted
 from kafka_ds.process.seams import Background, Clock, Disk
 from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -283,8 +284,21 @@ class LogManager:
             directories.release()
             raise
         self.was_clean = directories.were_clean
-        if self.was_clean and directories.all:
+        lost = self._with_lost_records()
+        if lost and self.was_clean:
+            _LOGGER.error(
+                "%s lost records after a clean stop: registering as after an unclean one, so that replicas that have "
+                "them are elected",
+                counted(len(lost), "log"),
+            )  # fmt: skip
+        elif self.was_clean and directories.all:
             self.previous_broker_epoch = directories.all[0].previous_broker_epoch
+
+    def _with_lost_records(self) -> set[TopicPartition]:
+        """The logs that hold less than they are known to have held, or are gone."""
+        shorter = {key for key, (_, offsets) in self.recovery_losses.items() if offsets}
+        filled = {key for key, offset in self._checkpointed.high_watermarks.items() if offset}
+        return shorter | (filled - self._logs.keys() - set(self.damaged))
 
     def _add_loaded(self, contents: DirectoryContents) -> None:
         directory = contents.directory

@@ -89,6 +89,31 @@ def test_a_clean_stop_leaves_the_marker_and_the_next_start_takes_it() -> None:
     assert (log.topic_id, log.log_end_offset, log.recovery_point) == (TOPIC_ID, 5, 5)
 
 
+@pytest.mark.parametrize("loss", ["a byte", "its last batch", "all"])
+def test_a_log_that_has_lost_records_after_a_clean_stop_makes_that_an_unclean_one(
+    loss: str,
+) -> None:
+    """Its broker would be elected before one that has the records. Until it has registered that does not change."""
+    bench = LogsBench()
+    bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
+    bench.append("t", count=5)
+    bench.manager.checkpoint_high_watermarks({("t", 0): 5})
+    bench.background.run()
+    bench.stop(broker_epoch=12)
+    if loss == "all":
+        for path in [each for each in bench.disk.paths() if each.startswith("/a/t-0/")]:
+            bench.disk.unlink(path)
+        bench.disk.remove_directory("/a/t-0")
+    else:
+        data = bench.disk.contents("/a/t-0/00000000000000000000.log")
+        del data[-1 if loss == "a byte" else -len(data) // 5 :]
+    for _ in range(2):
+        bench.start()
+        assert bench.manager.was_clean
+        assert bench.manager.previous_broker_epoch == -1
+        bench.stop(bench.manager.previous_broker_epoch)
+
+
 def test_a_crash_is_seen() -> None:
     bench = LogsBench()
     bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
