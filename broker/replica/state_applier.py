@@ -345,6 +345,8 @@ class ReplicaStateApplier:
         if not others and not has_lake:
             return _NO_RESCUE
         who = f"what the other replicas ({', '.join(map(str, others))}) have is fetched again"
+        if registration.leader not in others:
+            who += ", unless this broker leads: then they truncate to its log"
         lake = "the lake is asked before it leads, and serves what it has"
         return "; ".join([who] * bool(others) + [lake] * has_lake)
 

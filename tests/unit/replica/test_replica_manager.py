@@ -323,6 +323,14 @@ async def test_a_log_that_lost_something_asks_the_lake_when_it_leads_but_not_onc
             "there is no other replica, nor a lake, to fetch them from",
         ),
         (registered(OTHER), "what the other replicas (2, 3) have is fetched again"),
+        *(
+            (
+                registered(leader),
+                "what the other replicas (2, 3) have is fetched again, unless this broker leads: then they truncate to "
+                "its log",
+            )
+            for leader in (ME, NO_LEADER)
+        ),
     ],
 )
 @pytest.mark.parametrize("watermark", [0, 7])
