@@ -19,8 +19,6 @@ from kafka_ds.protocol.messages.data import CONSUMER
 from kafka_ds.protocol.messages.offsets import LATEST, ListOffsetsPartition, ListOffsetsTopic
 from kafka_ds.protocol.topic_partition import TopicPartition
 
-READ_UNCOMMITTED = 0
-
 Ends: TypeAlias = dict[TopicPartition, int | ErrorCode]
 
 
@@ -40,7 +38,9 @@ class EndOffsets:
             led = self._partitions.find(*each)
             kept = self._others.image.partition(*each)
             if led is not None:
-                ends[each] = led.fetchable_end(READ_UNCOMMITTED)
+                leader = led.leader
+                is_unknown = leader.is_recovering or leader.is_high_watermark_behind
+                ends[each] = ErrorCode.OFFSET_NOT_AVAILABLE if is_unknown else led.high_watermark
             elif kept is None:
                 ends[each] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:

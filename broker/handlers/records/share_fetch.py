@@ -58,6 +58,7 @@ from kafka_ds.protocol.messages import (
     ShareFetchResponse,
 )
 from kafka_ds.protocol.messages.data import (
+    CONSUMER,
     AbortedTransaction,
     FetchPartition,
     FetchPartitionData,
@@ -65,7 +66,12 @@ from kafka_ds.protocol.messages.data import (
     LeaderIdAndEpoch,
     NodeEndpoint,
 )
-from kafka_ds.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.protocol.messages.offsets import (
+    EARLIEST,
+    LATEST,
+    ListOffsetsPartition,
+    ListOffsetsTopic,
+)
 from kafka_ds.protocol.messages.share_fetch import (
     ShareFetchableTopicResponse,
     ShareFetchPartitionData,
@@ -251,19 +257,19 @@ class _ShareFetch:
                 led[-1].waiting.add(event)
 
     async def _find_start(self, leader: LeaderPartition, strategy: str) -> int:
-        """Where the group begins in a partition (share.auto.offset.reset)."""
-        latest = leader.fetchable_end(READ_UNCOMMITTED)
-        if strategy == "earliest":
-            return leader.log.log_start_offset
+        """Where the group begins in a partition (share.auto.offset.reset); raises KafkaError while nobody knows."""
+        begins = await self._list_offset(leader, EARLIEST if strategy == "earliest" else LATEST)
         duration_ms = reset_duration_ms(strategy)
         if duration_ms is None:
-            return latest
-        wanted = ListOffsetsPartition(
-            partition_index=leader.partition,
-            timestamp=self._context.broker.clock.now_ms() - duration_ms,
-        )
+            return begins
+        since_ms = self._context.broker.clock.now_ms() - duration_ms
+        found = await self._list_offset(leader, since_ms)
+        return begins if found < 0 else found
+
+    async def _list_offset(self, leader: LeaderPartition, timestamp: int) -> int:
+        wanted = ListOffsetsPartition(partition_index=leader.partition, timestamp=timestamp)
         request = ListOffsetsRequest(
-            replica_id=-1, topics=[ListOffsetsTopic(name=leader.topic, partitions=[wanted])]
+            replica_id=CONSUMER, topics=[ListOffsetsTopic(name=leader.topic, partitions=[wanted])]
         )
         response = list_offsets(request, self._as_version(LIST_OFFSETS_VERSION))
         if inspect.isawaitable(response):
@@ -271,7 +277,7 @@ class _ShareFetch:
         found = response.topics[0].partitions[0]
         if found.error_code:
             raise KafkaError(ErrorCode(found.error_code))
-        return latest if found.offset < 0 else found.offset
+        return found.offset
 
     async def _read(
         self, free: Sequence[LedSharePartition], event: asyncio.Event, *, takes_all: bool

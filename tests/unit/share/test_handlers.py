@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from broker.broker_metrics import broker_samples
 from broker.handlers.records.fetch import SENT_BYTES_MIN
+from broker.metadata.events import RECOVERING
 from broker.metadata.topic_names import SHARE_GROUP_STATE_TOPIC_NAME
 from broker.metrics.names import Summary
 from broker.registry import ClientInformation
@@ -267,6 +269,35 @@ async def test_a_group_begins_where_it_says(memory_path: Path) -> None:
         await broker.produce("u", batch_of([b"a"]))
         await initialize(broker, again, start=-1)
         assert await Member(broker, again, "n").acquire(max_wait_ms=HAPPENS_MS) == [(0, 0, 1)]
+
+
+@pytest.mark.parametrize("is_recovering", [True, False])
+@in_loop
+async def test_a_group_begins_at_an_end_that_its_leader_knows(
+    memory_path: Path, is_recovering: bool
+) -> None:
+    """A leader that compares its log with the lake, or whose followers have yet to speak, knows an old one."""
+    async with in_process(memory_path) as broker:
+        topic_id = await topic_of(broker, [b"a", b"b", b"c"], start=-1)
+        led = broker.node.replica_manager.get("t", 0)
+        led.leader.high_watermark = 0
+        registration = broker.node.metadata.partition("t", 0)
+        assert registration is not None
+        epoch = registration.partition_epoch
+        if is_recovering:
+            led.registration_changed(
+                replace(registration, leader_recovery_state=RECOVERING, partition_epoch=epoch + 1)
+            )
+        else:
+            led.leader.epoch_start_offset = 3
+        member = Member(broker, topic_id)
+        assert await member.acquire(max_wait_ms=50) == []
+        assert not list(broker.node.share_partitions)
+        led.registration_changed(replace(registration, partition_epoch=epoch + 2))
+        broker.node.replica_manager.applier.elected(led)
+        assert await member.acquire(max_wait_ms=50) == []
+        (share,) = broker.node.share_partitions
+        assert share.machine.start_offset == 3
 
 
 @in_loop

@@ -128,6 +128,19 @@ async def test_operators_move_and_delete_start_offsets(memory_path: Path) -> Non
 
 
 @in_loop
+async def test_no_lag_is_shown_while_the_leader_does_not_know_the_end(memory_path: Path) -> None:
+    async with begun(memory_path) as broker:
+        await joined(broker)
+        await beat(broker, -1)
+        await alter(broker, 5)
+        broker.node.replica_manager.get("t", 0).leader.epoch_start_offset = 9
+        groups = [{"group_id": "g", "topics": [{"topic_name": "t", "partitions": [0]}]}]
+        request = build(DescribeShareGroupOffsetsRequest, groups=groups)
+        (partition,) = (await broker.ask(request, 1)).groups[0].topics[0].partitions
+        assert (partition.error_code, partition.lag) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+
+
+@in_loop
 async def test_a_deleted_group_has_no_states_left(memory_path: Path) -> None:
     async with begun(memory_path) as broker:
         await joined(broker)
