@@ -315,14 +315,21 @@ class ShareCoordinatorShard:
         return self._due_ms
 
     def tick(self, now: Instant) -> CoordinatorResult | None:
-        """Write snapshots of share partitions at rest, and have the log pruned up to the oldest last snapshot."""
+        """Write snapshots of share partitions at rest, and have the log pruned up to the oldest last snapshot.
+
+        Topics that were deleted while no coordinator heard of it are forgotten.
+        """
         if now.monotonic_ms < self._due_ms:
             return None
         self._due_ms = now.monotonic_ms + PRUNE_INTERVAL_MS
         redundant = min(self._snapshot_offsets.values(), default=self._end_offset)
         effects = (PruneLog(redundant),) if redundant > self._pruned_to else ()
         self._pruned_to = redundant
-        return CoordinatorResult(records=tuple(self._cold_snapshots(now.now_ms)), effects=effects)
+        gone = {key.topic_id for key in self._states} - self._image.topics_by_id.keys()
+        forgotten = self.forget_topics(gone, now.now_ms).records
+        return CoordinatorResult(
+            records=(*self._cold_snapshots(now.now_ms), *forgotten), effects=effects
+        )
 
     def _cold_snapshots(self, now_ms: int) -> Iterator[ShareStateRecord]:
         """Snapshots of states at rest, unless all are at rest already: they would only follow each other."""

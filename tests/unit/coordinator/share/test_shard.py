@@ -233,6 +233,16 @@ def tick(log: ShardLog, at_ms: int) -> CoordinatorResult:
     return result
 
 
+def test_topics_that_were_deleted_before_the_log_was_loaded_are_forgotten_in_time() -> None:
+    log = ShardLog()
+    log.initialize()
+    del log.image.topics_by_id[TOPIC]
+    log.shard = log.read_again()
+    log.shard.loaded(Instant(NOW, 0))
+    tick(log, PRUNE_INTERVAL_MS)
+    assert not dict(log.shard) and not dict(log.read_again())
+
+
 def test_the_log_is_pruned_up_to_the_oldest_last_snapshot() -> None:
     log = ShardLog(updates_per_snapshot=1)
     log.shard.loaded(Instant(NOW, 0))
