@@ -18,6 +18,7 @@ from broker.coordinator.transaction.metrics import late_samples, transaction_sam
 from broker.membership.metrics import cluster_samples
 from broker.metrics.names import Metric, MetricSample, gauge
 from broker.replica.fetcher.metrics import fetcher_samples, move_samples
+from broker.security.authorization.authorizer_metrics import authorizer_samples
 from broker.security.quotas.quota_metrics import quota_samples
 from broker.share.metrics import share_partition_samples
 from broker.telemetry.series import telemetry_samples
@@ -197,6 +198,8 @@ def broker_samples(broker: KafkaBroker) -> Iterator[MetricSample]:
         yield from diskless.wal.samples()
     yield from move_samples(broker.moves)
     yield from quota_samples(broker.security.quotas, broker.clock.monotonic_ms())
+    if (authorizer := broker.security.authorizer) is not None:
+        yield from authorizer_samples(authorizer, len(broker.metadata.security.acls))
     yield from broker.fetch_manager.samples()
     yield from broker.alter_partition_manager.samples()
     yield from group_samples(list(broker.groups.shards()), broker.groups.counts)

@@ -42,6 +42,10 @@ class TopicCounters:
     reassignment_bytes_out: int = 0
     invalid_checksums: int = 0
     records_without_key: int = 0
+    share_fetch_requests: int = 0
+    share_fetch_failures: int = 0
+    share_acknowledgement_requests: int = 0
+    share_acknowledgement_failures: int = 0
 
     def appended(self, records: int, size_bytes: int) -> None:
         """A batch was appended by this broker as leader."""
@@ -132,6 +136,26 @@ _METRICS = {
     "records_without_key": meter(
         f"{_BEAN}NoKeyCompactedTopicRecordsPerSec",
         "Records without a key that were refused because their topic is compacted.",
+    ),
+    "share_fetch_requests": meter(
+        f"{_BEAN}TotalShareFetchRequestsPerSec",
+        "Fetches of share groups, counted once per partition.",
+        "topic",
+    ),
+    "share_fetch_failures": meter(
+        f"{_BEAN}FailedShareFetchRequestsPerSec",
+        "Fetches of share groups that failed, counted once per partition.",
+        "topic",
+    ),
+    "share_acknowledgement_requests": meter(
+        f"{_BEAN}TotalShareAcknowledgementRequestsPerSec",
+        "Acknowledgements of share groups, counted once per request and partition.",
+        "topic",
+    ),
+    "share_acknowledgement_failures": meter(
+        f"{_BEAN}FailedShareAcknowledgementRequestsPerSec",
+        "Acknowledgements of share groups that failed, counted once per request and partition.",
+        "topic",
     ),
 }
 assert tuple(_METRICS) == _NAMES, "each counter is shown"

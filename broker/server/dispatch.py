@@ -130,7 +130,7 @@ class Dispatcher:
             if type(result) is response_class:
                 parts: ResponseParts = _answered(result, header, counters)
             elif result is None or type(result) is Unanswered:
-                parts = _unanswered(result)
+                parts = _unanswered(result, counters)
             else:
                 assert isinstance(result, Awaitable), f"{served.name}: {result!r:.100}"
                 now_s = perf_counter()
@@ -195,7 +195,7 @@ class Dispatcher:
         if error is None:
             try:
                 if result is None or type(result) is Unanswered:
-                    return _unanswered(result)
+                    return _unanswered(result, counters)
                 return _answered(result, header, counters)
             except Exception as failure:  # noqa: BLE001 - a response that cannot be encoded is a bug
                 error = failure
@@ -223,17 +223,22 @@ def _answered(response: Any, header: RequestHeader, counters: ApiCounters) -> li
     """The encoded response of a handler; counts its errors, one by one, as Kafka does."""
     for code in error_codes(response):
         _count_error(counters, ErrorCode(code))
-    return _encoded(response, header)
+    return _encoded(response, header, counters)
 
 
-def _encoded(response: Any, header: RequestHeader) -> list[Any]:
+def _encoded(response: Any, header: RequestHeader, counters: ApiCounters) -> list[Any]:
     parts = encode_response(response, header.api_version, header.correlation_id)
     throttle_ms = getattr(response, "throttle_time_ms", 0)
-    return Throttled(parts, throttle_ms) if throttle_ms else parts
+    return _throttled(parts, throttle_ms, counters) if throttle_ms else parts
 
 
-def _unanswered(result: Unanswered | None) -> ResponseParts:
-    return None if result is None else Throttled([], result.throttle_ms)
+def _unanswered(result: Unanswered | None, counters: ApiCounters) -> ResponseParts:
+    return None if result is None else _throttled([], result.throttle_ms, counters)
+
+
+def _throttled(parts: list[Any], throttle_ms: int, counters: ApiCounters) -> Throttled:
+    counters.throttle_s += throttle_ms / 1000
+    return Throttled(parts, throttle_ms)
 
 
 def _failure(
@@ -264,7 +269,7 @@ def _failure(
         ) from None
     if isinstance(error, ThrottledRefusal) and hasattr(response, "throttle_time_ms"):
         response.throttle_time_ms = error.throttle_ms
-    return _encoded(response, header)
+    return _encoded(response, header, counters)
 
 
 def _count(counters: ApiCounters, version: int, frame: memoryview, arrived_s: float) -> float:

@@ -50,6 +50,11 @@ REMOTE_TIME = histogram(
     "Time requests waited for replicas, more records, the disk or the lake, in ms.",
     "request",
 )
+THROTTLE_TIME = histogram(
+    f"{_REQUESTS}ThrottleTimeMs",
+    "For how long connections were muted after responses, for clients above their quotas, in ms.",
+    "request",
+)
 MEMORY_AVAILABLE = gauge(
     "kafka.network:type=SocketServer,name=MemoryPoolAvailable",
     "How many bytes of queued.max.request.bytes requests do not take; below 0 while the last one exceeds it.",
@@ -122,6 +127,7 @@ class ApiCounters:
     queue_s: float = 0.0  # from the last byte to the start of the handler
     local_s: float = 0.0  # in the handler
     remote_s: float = 0.0  # from the handler's return to its awaited result
+    throttle_s: float = 0.0
     times: RecentTimes = field(default_factory=RecentTimes)  # in total
     errors: dict[str, int] = field(default_factory=dict)  # by the name of the error code
 
@@ -213,6 +219,7 @@ def _api_samples(name: str, parts: Sequence[ApiCounters]) -> Iterator[MetricSamp
         (QUEUE_TIME, sum(part.queue_s for part in parts)),
         (LOCAL_TIME, sum(part.local_s for part in parts)),
         (REMOTE_TIME, sum(part.remote_s for part in parts)),
+        (THROTTLE_TIME, sum(part.throttle_s for part in parts)),
     ):
         yield metric, request, Summary(answered, total_s * 1000)
     if len(parts) == 1:

@@ -20,7 +20,7 @@ SHOWN_IF_ANY = re.compile(
     "requestmetrics_errors_total|kafka_server_fetcher|_partition_load_time_|logmanager_recoverydropped|invalidmessagebytes$"
     "|kafka_server_(controllermutation|fetch|produce|request)_"
     "|sharepartitionmetrics_(inflight|fetchlock)|sharegroupmetrics_(request)?topicpartitions"
-    "|share_coordinator_metrics_last_pruned_offset|deadletterqueue|brokerunit|readreplica|memorypool"
+    "|share_coordinator_metrics_last_pruned_offset|deadletterqueue|brokerunit|readreplica|memorypool|authorizer"
 )
 
 

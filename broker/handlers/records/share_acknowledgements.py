@@ -8,6 +8,7 @@ from typing import Any
 
 from broker.metadata.acls import AclOperation, ResourceType
 from broker.registry import RequestContext
+from broker.replica.topic_metrics import TopicCounters
 from broker.security.authorization.permissions import may
 from broker.share.share_partition import AcknowledgeType
 from broker.share.share_sessions import ShareSessionKey
@@ -48,6 +49,9 @@ async def acknowledge_all(
         if outcome is not None and not isinstance(outcome, KafkaError):
             raise outcome
         found[partition_id] = outcome
+        counters = counters_of(partition_id, context)
+        counters.share_acknowledgement_requests += 1
+        counters.share_acknowledgement_failures += outcome is not None
     return found
 
 
@@ -69,6 +73,14 @@ async def _acknowledge(
         number = batch.last_offset - batch.first_offset + 1
         kinds = batch.acknowledge_types
         shares.acknowledged.update(kinds if len(kinds) > 1 else {kinds[0]: number})
+
+
+def counters_of(partition_id: PartitionId, context: RequestContext) -> TopicCounters:
+    """The counters of a partition's topic; what is not led here counts for no topic in particular."""
+    replicas = context.broker.replica_manager
+    topic = context.broker.metadata.topics_by_id.get(partition_id[0])
+    led = None if topic is None else replicas.find(topic.name, partition_id[1])
+    return replicas.topic_metrics.of_none if led is None else led.counters
 
 
 def check_topic(partition_id: PartitionId, context: RequestContext) -> None:

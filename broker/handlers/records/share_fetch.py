@@ -36,6 +36,7 @@ from broker.handlers.records.share_acknowledgements import (
     acknowledge_all,
     acknowledgements_of,
     check_topic,
+    counters_of,
 )
 from broker.log.values import READ_COMMITTED, READ_UNCOMMITTED
 from broker.registry import RequestContext, serves
@@ -225,6 +226,7 @@ class _ShareFetch:
         """Sort out those that are loaded and those that cannot be; returns the loads that were begun."""
         loads: dict[asyncio.Task[LedSharePartition], PartitionId] = {}
         for partition_id in partitions:
+            counters_of(partition_id, self._context).share_fetch_requests += 1
             try:
                 check_topic(partition_id, self._context)
                 known = self._shares.get(self._key.group_id, partition_id)
@@ -400,6 +402,7 @@ class _ShareFetch:
     def _fail(self, partition_id: PartitionId, error: KafkaError) -> None:
         data = self._of(partition_id)
         data.error_code, data.error_message = error.code, error.message or None
+        counters_of(partition_id, self._context).share_fetch_failures += 1
         self._name_leader(partition_id, error.code)
 
     def _name_leader(self, partition_id: PartitionId, code: int) -> None:

@@ -59,6 +59,8 @@ class Authorizer:
         self.decisions: dict[_Key, bool] = {}
         # Denials that `denied` was not called with yet.
         self._unlogged_denials: set[_Key] = set()
+        # How many of the answers of `allows` were such.
+        self.allowed = self.refused = 0
 
     def replace(self, acls: Iterable[Acl]) -> None:
         """Replace all ACLs."""
@@ -98,6 +100,10 @@ class Authorizer:
             self._unlogged_denials.remove(key)
             if self._denied is not None:
                 self._denied(*key)
+        if decided:
+            self.allowed += 1
+        else:
+            self.refused += 1
         return decided
 
     def _decide(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from broker.broker_metrics import broker_samples
 from broker.config.access import STANDARD_AUTHORIZER
 from broker.metadata.log import SNAPSHOT_INTERVAL
 from broker.security.authentication.scram_users import (
@@ -17,6 +18,7 @@ from broker.security.authentication.scram_users import (
     credential_of,
     decode_credential,
 )
+from broker.security.authorization.authorizer_metrics import ACLS, DENIED
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     AlterClientQuotasRequest,
@@ -106,6 +108,8 @@ async def test_acls_are_made_found_and_deleted_and_survive_a_restart(tmp_path: P
             (TOPIC, "te", PREFIXED, "User:b"),
         ]
         assert await acls(broker) == everything
+        shown = {metric: value for metric, _, value in broker_samples(broker.node)}
+        assert (shown[ACLS], shown[DENIED]) == (3, 0)
         assert await acls(broker, name="team", pattern=MATCH) == [everything[0], everything[2]]
         assert await acls(broker, name="a", pattern=LITERAL) == [everything[1]]
         assert await acls(broker, principal_filter="User:b") == [everything[2]]

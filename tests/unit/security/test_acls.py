@@ -148,6 +148,7 @@ def test_a_decision_holds_until_the_acls_change() -> None:
     by.replace([])
     assert not may(by)
     assert len(refused) == 2
+    assert (by.allowed, by.refused) == (1, 3)
 
 
 def test_what_is_only_left_out_of_an_answer_is_no_refusal() -> None:

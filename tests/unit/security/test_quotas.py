@@ -13,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.broker_metrics import broker_samples
+from broker.metrics.names import Summary
 from broker.principal import Principal
 from broker.rates import WindowedRate
 from broker.registry import REGISTRY
 from broker.security.guard import guarded
 from broker.security.quotas.quotas import SENSORS_MAX, ClientQuotas, Quotas, Shared
 from broker.security.quotas.throttle import Throttled
+from broker.server.metrics import THROTTLE_TIME
 from kafka_ds.protocol.codec import encode
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.frame import encode_request
@@ -280,6 +282,13 @@ async def test_producers_consumers_and_those_who_make_topics_are_throttled(tmp_p
         assert isinstance(unanswered, Throttled)
         assert list(unanswered) == []
         assert unanswered.throttle_ms > 0
+        (throttled,) = (
+            value
+            for metric, labels, value in broker.owner.metrics.samples()
+            if metric is THROTTLE_TIME and labels == ("Produce",)
+        )
+        assert isinstance(throttled, Summary)
+        assert round(throttled.total) == written.throttle_time_ms + unanswered.throttle_ms
 
         first = await asks(fetch_request("a", 0, partition_max_bytes=1), 12)
         assert first.throttle_time_ms > 0

@@ -69,6 +69,9 @@ async def test_members_share_the_records_of_a_partition(memory_path: Path) -> No
         }
         acknowledged = "kafka_server_sharegroupmetrics_recordacknowledgements_total"
         assert shown[acknowledged, ("Accept",)] == 3
+        counted = ("totalsharefetch", "totalshareacknowledgement", "failedshareacknowledgement")
+        names = [f"kafka_server_brokertopicmetrics_{each}requests_total" for each in counted]
+        assert [shown[each, ("t",)] for each in names] == [5, 4, 1]
         partition_metrics = "kafka_server_sharepartitionmetrics_"
         counts = {
             name.removeprefix(partition_metrics): value.number
@@ -341,6 +344,7 @@ async def test_what_cannot_be_fetched_has_its_own_error(memory_path: Path) -> No
         response = await member.fetch(max_wait_ms=HAPPENS_MS)
         by_index = {each.partition_index: each for each in response.responses[0].partitions}
         assert by_index[1].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert broker.node.replica_manager.topic_metrics.of_none.share_fetch_failures == 2
         assert broker.node.metadata.topics[SHARE_GROUP_STATE_TOPIC_NAME]
 
 
