@@ -54,6 +54,9 @@ A version that was not advertised, or an unknown key, closes the connection, as 
 version is answered in version 0 (KIP-511); Produce 0–2, advertised for the sake of old librdkafka, is answered with
 UNSUPPORTED_VERSION. InitProducerId 6 (two-phase commit, KIP-939), which Kafka 4.4 calls unstable, is served with
 `unstable.api.versions.enable=true`, as in Kafka.
+
+One of Kafka's messages has a field that is kafka-ds only, with a tag that Kafka does not use: BrokerHeartbeat's
+`full_log_dirs` (tag 10000), the offline log directories that [only are full](../decisions/0033-full-disks.md).
 """
 
 

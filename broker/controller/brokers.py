@@ -4,14 +4,14 @@ As KRaft's ClusterControlManager and BrokerHeartbeatManager: a broker begins fen
 knows its registration. While one incarnation has a session, another one of the id is refused. A broker that is fenced,
 stops or is removed leaves every ISR in the same commit; after an unclean stop (it does not name its last epoch) its
 replicas are no longer eligible. A broker that wants to stop may stop when the others know its leaders' successors.
-Replicas in a failed log directory leave ISR and leadership (KIP-112, KIP-858). Directories that a broker reports as
-cordoned get no new replicas (KIP-1066).
+Replicas in a failed log directory leave ISR and leadership (KIP-112, KIP-858), in a full one only where others can
+lead. Directories that a broker reports as cordoned get no new replicas (KIP-1066).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from broker.controller.draft import Draft
 from broker.controller.liveness import Sessions
@@ -21,6 +21,7 @@ from broker.metadata.events import (
     NO_LEADER,
     UNASSIGNED_DIRECTORY,
     Endpoint,
+    PartitionRegistration,
     RegisterBroker,
     SupportedFeature,
 )
@@ -58,6 +59,8 @@ class Heartbeat:
     want_fence: bool = False
     want_shut_down: bool = False
     offline_log_dirs: tuple[bytes, ...] = field(default=())
+    full_log_dirs: tuple[bytes, ...] = field(default=())
+    """Those of the offline ones that only are full: the broker still has them."""
     cordoned_log_dirs: tuple[bytes, ...] | None = None
     """None: the broker does not report them."""
 
@@ -174,7 +177,10 @@ def heartbeat(draft: Draft, sessions: Sessions, beat: Heartbeat, now_ms: int) ->
     """Process a heartbeat: fence or unfence the broker, move its leaders, let it stop. Raises STALE_BROKER_EPOCH."""
     broker_id = beat.broker_id
     broker = checked(draft, broker_id, beat.broker_epoch)
-    _lose_directories(draft, broker_id, beat.offline_log_dirs)
+    _lose_directories(draft, broker_id, set(beat.offline_log_dirs) - set(beat.full_log_dirs))
+    for each in beat.full_log_dirs:
+        if not _must_stay(draft, broker_id, each):
+            _lose_directories(draft, broker_id, [each])
     cordoned = beat.cordoned_log_dirs
     if cordoned is not None and set(cordoned) != set(broker.cordoned_log_dirs):
         draft.change_broker(broker_id, cordoned_log_dirs=cordoned)
@@ -301,14 +307,39 @@ def _arrive(draft: Draft, broker_id: int) -> None:
 # -- directories ----------------------------------------------------------------------------------
 
 
-def _lose_directories(draft: Draft, broker_id: int, offline: Sequence[bytes]) -> None:
-    """These directories of the broker have failed, as far as that is news."""
+def _must_stay(draft: Draft, broker_id: int, directory: bytes) -> bool:
+    """Whether nobody else could lead what a full directory has: what is there can be read, and there may be room again.
+
+    As far as is decided: the broker reports what it can know, and others may have reported the same meanwhile.
+    """
+
+    def is_online(other: int, registration: PartitionRegistration) -> bool:
+        at = registration.directory_of(other)
+        return draft.is_active(other) and draft.brokers[other].has_directory(at)
+
+    if not any(each != broker_id and draft.is_active(each) for each in draft.brokers):
+        return True
+    without = replace(draft.brokers[broker_id], log_dirs=_remaining(draft, broker_id, {directory}))
+    return any(
+        broker_id in each.isr
+        and len(each.replicas) > 1
+        and not without.has_directory(each.directory_of(broker_id))
+        and not any(is_online(other, each) for other in each.isr if other != broker_id)
+        for _, _, each in draft.partitions()
+    )
+
+
+def _remaining(draft: Draft, broker_id: int, lost: Collection[bytes]) -> tuple[bytes, ...]:
     present = draft.brokers[broker_id].log_dirs
-    lost = set(offline) & set(present) - {LOST_DIRECTORY}
+    return tuple(each for each in present if each not in lost) or (LOST_DIRECTORY,)
+
+
+def _lose_directories(draft: Draft, broker_id: int, offline: Collection[bytes]) -> None:
+    """These directories of the broker have failed, as far as that is news."""
+    lost = set(offline) & set(draft.brokers[broker_id].log_dirs) - {LOST_DIRECTORY}
     if not lost:
         return
-    remaining = tuple(each for each in present if each not in lost) or (LOST_DIRECTORY,)
-    draft.change_broker(broker_id, log_dirs=remaining)
+    draft.change_broker(broker_id, log_dirs=_remaining(draft, broker_id, lost))
     broker = draft.brokers[broker_id]
     for _, key, registration in draft.partitions():
         is_lost = not broker.has_directory(registration.directory_of(broker_id))

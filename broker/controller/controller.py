@@ -185,6 +185,7 @@ class Controller:
         want_shut_down: bool,
         now_ms: int,
         offline_log_dirs: Sequence[bytes] = (),
+        full_log_dirs: Sequence[bytes] = (),
         cordoned_log_dirs: Sequence[bytes] | None = None,
     ) -> ControllerResult[HeartbeatReply]:
         """Process a broker's heartbeat. Raises STALE_BROKER_EPOCH."""
@@ -195,6 +196,7 @@ class Controller:
             want_fence=want_fence,
             want_shut_down=want_shut_down,
             offline_log_dirs=tuple(offline_log_dirs),
+            full_log_dirs=tuple(full_log_dirs),
             cordoned_log_dirs=None if cordoned_log_dirs is None else tuple(cordoned_log_dirs),
         )
         return self._decide(lambda d: brokers.heartbeat(d, self._sessions, beat, now_ms))

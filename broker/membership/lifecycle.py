@@ -254,6 +254,7 @@ class Lifecycle:
             # Unregistered by an operator: a running broker registers again.
             await self.register()
             return None
+        full = self._full_log_dirs()
         try:
             answer: BrokerHeartbeatResponse = await self._channel.send(
                 BrokerHeartbeatRequest(
@@ -262,7 +263,8 @@ class Lifecycle:
                     current_metadata_offset=self._driver.applied_version,
                     want_fence=False,
                     want_shut_down=self._wants_shut_down,
-                    offline_log_dirs=self._offline_log_dirs(),
+                    offline_log_dirs=[*self._offline_log_dirs(), *full],
+                    full_log_dirs=full,
                     cordoned_log_dirs=self._logs.cordoned_directory_ids,
                 ),
                 timeout_ms=self._config.broker_session_timeout_ms,
@@ -276,11 +278,15 @@ class Lifecycle:
         return None
 
     def _offline_log_dirs(self) -> list[bytes]:
-        """The failed directories, and the full ones: of those another in-sync replica can lead a refused partition."""
+        online = self._logs.directory_ids.values()
+        return [each for each in self.identity.log_dirs if each not in online]
+
+    def _full_log_dirs(self) -> list[bytes]:
+        """Of the others those with a refused partition that another replica in sync can lead, as far as is known."""
         online = self._logs.directory_ids.values()
         refused = self._logs.take_refused().items()
         full = {each for key, each in refused if self._could_be_led_elsewhere(key)}
-        return [each for each in self.identity.log_dirs if each not in online or each in full]
+        return [each for each in self.identity.log_dirs if each in online and each in full]
 
     def _could_be_led_elsewhere(self, key: TopicPartition) -> bool:
         known = self._driver.image.partition(*key)

@@ -2,10 +2,15 @@
 
 import errno
 import os
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from broker.controller import brokers
+from broker.controller.draft import ControllerResult
+from broker.metadata.log import MetadataLog
 from kafka_ds.process.system import SystemFile
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.topic_partition import TopicPartition
@@ -83,6 +88,52 @@ async def test_its_leaders_move_and_other_directories_stay(
         # Not led here any more, it still counts until the broker restarts.
         assert offline_replicas(broker) == 1
         assert offline_replicas(cluster.nodes[2]) == 0
+
+
+@in_loop
+async def test_of_those_that_are_full_at_once_the_last_in_sync_stays(
+    tmp_path: Path, full: FullFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All report while the store is away, and none knows yet what is decided about the others."""
+    async with in_process_cluster(tmp_path, 0, **QUICK) as cluster:
+        for node_id in (1, 2):
+            dirs = [tmp_path / f"{node_id}-{name}" for name in ("full", "empty")]
+            paths = ",".join(map(str, dirs))
+            await cluster.start(node_id, log_dirs=paths, cordoned_log_dirs=dirs[1])
+        await cluster.until("cordoned directories", lambda: all_cordoned(cluster))
+        await create(cluster, 1, 2)
+        await create(cluster, 2, 1, name="u")
+        heartbeat, commit = brokers.heartbeat, MetadataLog.commit
+        reported, is_back = set[int](), threading.Event()
+
+        def noted(draft: Any, sessions: Any, beat: Any, now_ms: int) -> Any:
+            reported.update({beat.broker_id} if beat.offline_log_dirs else {})
+            return heartbeat(draft, sessions, beat, now_ms)
+
+        def held(log: Any, made: Any) -> Any:
+            assert is_back.wait(60)
+            return commit(log, made)
+
+        monkeypatch.setattr(brokers, "heartbeat", noted)
+        monkeypatch.setattr(MetadataLog, "commit", held)
+        full.all = {tmp_path / "1-full", tmp_path / "2-full"}
+        assert await produce(cluster, 1, b"refused") == ErrorCode.KAFKA_STORAGE_ERROR
+        assert await produce(cluster, 2, b"refused", "u") == ErrorCode.KAFKA_STORAGE_ERROR
+        await cluster.until("two reports", lambda: reported == {1, 2})
+        driver = cluster.controller.node.metadata_driver
+        is_back.set()
+        await driver.decide(lambda _: ControllerResult(events=(), result=None))
+        (stays,) = (each for each in driver.image.brokers.values() if len(each.log_dirs) == 2)
+        leaders = {topic: driver.image.topics[topic].partitions[0].leader for topic in ("t", "u")}
+        assert leaders == dict.fromkeys(("t", "u"), stays.broker_id)
+        other = cluster.nodes[3 - stays.broker_id]
+        await cluster.until("a directory that is offline", lambda: offline(other) == 1)
+        assert offline(cluster.nodes[stays.broker_id]) == 0
+
+
+def all_cordoned(cluster: Cluster) -> bool:
+    image = cluster.controller.node.metadata_driver.image
+    return all(len(each.cordoned_log_dirs) == 1 for each in image.brokers.values())
 
 
 @in_loop

@@ -7,8 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from kafka_ds.protocol.messages import OWN_TAGS_FROM
 from kafka_ds.protocol.plan import ArrayPlan, FieldPlan, PlannedField, StructPlan
-from kafka_ds.protocol.types import MISSING, NO_UUID, Versions, fields_of
+from kafka_ds.protocol.types import MISSING, NO_UUID, Field, Versions, fields_of
 from kafka_ds.protocol.types import versions as our_versions
 
 TYPES = {
@@ -79,6 +80,11 @@ def check_default(ours: PlannedField, theirs: dict[str, Any], is_struct: bool) -
         assert (ours.default, type(ours.default)) == (expected, type(expected)), ours.name
 
 
+def is_own(field: PlannedField | Field) -> bool:
+    """Whether Kafka's message does not have this field."""
+    return field.tag is not None and field.tag >= OWN_TAGS_FROM
+
+
 class Comparison:
     """One message definition against one plan."""
 
@@ -96,11 +102,12 @@ class Comparison:
         plain = [f for f in present if not self.has(f, "taggedVersions")]
         tagged = sorted((f for f in present if f not in plain), key=lambda f: int(f["tag"]))
         assert [f.name for f in ours.fields] == [snake(f["name"]) for f in plain]
-        assert [f.name for f in ours.tagged] == [snake(f["name"]) for f in tagged]
-        assert [f.tag for f in ours.tagged] == [f["tag"] for f in tagged]
+        our_tagged = tuple(f for f in ours.tagged if not is_own(f))
+        assert [f.name for f in our_tagged] == [snake(f["name"]) for f in tagged]
+        assert [f.tag for f in our_tagged] == [f["tag"] for f in tagged]
         names = {snake(f["name"]) for f in theirs}
-        assert {f.name for f in fields_of(ours.cls)} <= names
-        for our_field, their_field in zip(ours.fields + ours.tagged, plain + tagged, strict=True):
+        assert {f.name for f in fields_of(ours.cls) if not is_own(f)} <= names
+        for our_field, their_field in zip(ours.fields + our_tagged, plain + tagged, strict=True):
             self.field(our_field, their_field)
 
     def field(self, ours: PlannedField, theirs: dict[str, Any]) -> None:

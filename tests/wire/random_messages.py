@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from kafka_ds.protocol.errors import ErrorCode
-from kafka_ds.protocol.messages import OWN_KEYS_FROM, REQUESTS, RESPONSES
+from kafka_ds.protocol.messages import OWN_KEYS_FROM, OWN_TAGS_FROM, REQUESTS, RESPONSES
 from kafka_ds.protocol.plan import ArrayPlan, FieldPlan, PlannedField, StructPlan, plan
 from kafka_ds.protocol.types import Primitive, message_info
 
@@ -67,7 +67,8 @@ class Draw:
     def struct(self, struct: StructPlan) -> Any:
         values = {field.name: self.field(field) for field in struct.fields}
         for field in struct.tagged:
-            if self.random.random() < 0.5:
+            # Other implementations need not know those that Kafka does not have.
+            if (field.tag or 0) < OWN_TAGS_FROM and self.random.random() < 0.5:
                 values[field.name] = self.field(field)
         return struct.cls(**values)
 

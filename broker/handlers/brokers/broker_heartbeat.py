@@ -4,7 +4,7 @@
   leaders), the change is durable before the answer; otherwise the answer does not wait for the store.
 - STALE_BROKER_EPOCH: not the broker's last registration.
 
-Versions: 1 failed log directories (KIP-858); 2 cordoned ones (KIP-1066).
+Versions: 1 failed log directories (KIP-858), of which some only are full (kafka-ds only); 2 cordoned ones (KIP-1066).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ async def broker_heartbeat(
             want_fence=request.want_fence,
             want_shut_down=request.want_shut_down,
             offline_log_dirs=request.offline_log_dirs,
+            full_log_dirs=request.full_log_dirs,
             cordoned_log_dirs=request.cordoned_log_dirs,
             now_ms=now_ms,
         ),

@@ -12,6 +12,7 @@ from kafka_ds.protocol.messages.authentication import (
 )
 from kafka_ds.protocol.messages.brokers import (
     OWN_KEYS_FROM,
+    OWN_TAGS_FROM,
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
     AlterPartitionRequest,
@@ -223,6 +224,7 @@ from kafka_ds.protocol.types import message_info
 
 __all__ = [
     "OWN_KEYS_FROM",
+    "OWN_TAGS_FROM",
     "REQUESTS",
     "RESPONSES",
     "AddOffsetsToTxnRequest",

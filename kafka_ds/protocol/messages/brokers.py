@@ -2,7 +2,7 @@
 
 Kafka's own are laid out as Kafka has them. Some are kafka-ds only, because in Kafka a quorum of controllers does what
 the lake does here, or because Kafka has no tables: their keys begin at `OWN_KEYS_FROM`, and they are never advertised
-to clients.
+to clients. So are the tagged fields from `OWN_TAGS_FROM` on, which others pass over.
 """
 
 from kafka_ds.protocol.types import (
@@ -22,6 +22,7 @@ from kafka_ds.protocol.types import (
 )
 
 OWN_KEYS_FROM = 20_000
+OWN_TAGS_FROM = 10_000
 
 # -- AlterPartition -------------------------------------------------------------------------------
 
@@ -156,6 +157,8 @@ class BrokerHeartbeatRequest:
     want_shut_down: boolean
     offline_log_dirs: list[uuid] = v("1+", tag=0, default=[])
     cordoned_log_dirs: list[uuid] | None = v("2+", tag=1, nullable="2+", default=None)
+    # Those of the offline ones that only are full.
+    full_log_dirs: list[uuid] = v("1+", tag=OWN_TAGS_FROM, default=[])
 
 
 @message(key=63, versions="0-2", flexible="0+")

@@ -26,6 +26,7 @@ from kafka_ds.topic.metadata_table import MetadataPosition
 from tests.unit.controller.controller_desk import SESSION_TIMEOUT_MS, ClusterDesk
 
 DIR_A, DIR_B = bytes(15) + b"\xa0", bytes(15) + b"\xb0"
+DIR_OF = {1: DIR_A, 2: DIR_B}
 
 
 def refusal(call: object, *args: object, **options: object) -> ErrorCode:
@@ -427,6 +428,48 @@ def test_a_broker_without_any_disk_leads_nothing() -> None:
     desk.beat(1, offline_log_dirs=[DIR_A, DIR_B])
     assert [desk.partition(i).leader for i in range(3)] == [2, 2, 2]
     assert desk.image.brokers[1].log_dirs == (LOST_DIRECTORY,)
+
+
+def each_one_disk(*brokers: int) -> ClusterDesk:
+    desk = ClusterDesk()
+    for broker in brokers:
+        desk.register(broker, log_dirs=[DIR_OF[broker]])
+        desk.beat(broker)
+    return desk
+
+
+def report_full(desk: ClusterDesk, broker: int) -> bool:
+    """Whether its only directory goes offline."""
+    desk.beat(broker, offline_log_dirs=[DIR_OF[broker]], full_log_dirs=[DIR_OF[broker]])
+    return desk.image.brokers[broker].log_dirs == (LOST_DIRECTORY,)
+
+
+def test_a_full_directory_stays_where_nobody_else_is_in_sync() -> None:
+    desk = each_one_disk(1, 2)
+    desk.create((1, 2), (2, 1))
+    assert report_full(desk, 1)
+    assert [desk.partition(i).isr for i in range(2)] == [(2,), (2,)]
+    commits = len(desk.log)
+    assert not report_full(desk, 2)
+    assert len(desk.log) == commits
+    desk.beat(2, offline_log_dirs=[DIR_B])
+    assert desk.image.brokers[2].log_dirs == (LOST_DIRECTORY,), "it has failed"
+    assert [desk.partition(i).leader for i in range(2)] == [NO_LEADER] * 2
+
+
+def test_a_full_directory_goes_with_partitions_of_one_replica() -> None:
+    desk = each_one_disk(1, 2)
+    desk.create((1,))
+    desk.create((1, 2), name="u")
+    assert report_full(desk, 1)
+    assert (desk.partition().leader, desk.partition(name="u").leader) == (NO_LEADER, 2)
+
+
+def test_the_last_broker_keeps_its_full_directory() -> None:
+    """It may lead diskless partitions, which any other could lead."""
+    desk = each_one_disk(1, 2)
+    assert report_full(desk, 1)
+    assert not report_full(desk, 2)
 
 
 def test_a_replica_that_begins_anew_in_another_directory_is_not_eligible() -> None:
