@@ -239,15 +239,17 @@ class Lifecycle:
     async def run(self) -> None:
         """Send heartbeats, until cancelled."""
         interval = self._config.broker_heartbeat_interval_ms / 1_000
+        # What a heartbeat changes is answered when it is durable. The next ones come all the same: it lives.
+        patience_ms = self._config.broker_session_timeout_ms // 3
         while True:
             is_behind = self._driver.applied_version < self._driver.image.version
-            answer = await self._beat()
+            answer = await self._beat(patience_ms)
             self._give_up_full()
             waits = answer is None or (answer.is_fenced and not self._wants_shut_down)
             waits = waits or is_behind
             await asyncio.sleep(min(SOON_SECONDS, interval) if waits else interval)
 
-    async def _beat(self) -> BrokerHeartbeatResponse | None:
+    async def _beat(self, timeout_ms: int) -> BrokerHeartbeatResponse | None:
         """Send a heartbeat; the controller's answer, or None if it is of no use."""
         known = self.registration
         if known is None:
@@ -267,7 +269,7 @@ class Lifecycle:
                     full_log_dirs=full,
                     cordoned_log_dirs=self._logs.cordoned_directory_ids,
                 ),
-                timeout_ms=self._config.broker_session_timeout_ms,
+                timeout_ms=timeout_ms,
             )
             error, why = ErrorCode(answer.error_code), ""
         except KafkaError as refusal:
@@ -320,7 +322,7 @@ class Lifecycle:
         while loop.time() < deadline:
             if self.registration is None:
                 return  # Unregistered by an operator: it leads nothing.
-            answer = await self._beat()
+            answer = await self._beat(self._config.broker_session_timeout_ms)
             if answer is None:
                 _LOGGER.warning("stopping without a controlled shutdown: no controller answers")
                 return

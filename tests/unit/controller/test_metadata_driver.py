@@ -1,6 +1,7 @@
 """Several brokers' metadata over one folder: claims that race, controllers that are deposed, brokers that follow."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from broker.config.broker import BrokerConfig
 from broker.controller.brokers import HeartbeatReply
+from broker.controller.controller import Controller, ControllerResult
 from broker.controller.metadata_driver import RecentCommits
 from broker.membership.lifecycle import Lifecycle
 from broker.metadata.events import PartitionChanged, decode_events, encode_events
@@ -17,12 +19,12 @@ from broker.metadata.log import MetadataLog
 from kafka_ds.delta.actions import LOG_RETENTION_MS_MIN
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
-from kafka_ds.protocol.messages import BrokerHeartbeatResponse
+from kafka_ds.protocol.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from tests.fakes.clock import ManualClock
 from tests.fakes.cluster import identity_of
 from tests.fakes.network import Respondent
 from tests.fakes.store import ALWAYS, FolderStore
-from tests.loops import in_loop, until
+from tests.loops import in_loop, pass_time, until
 from tests.unit.controller.metadata_broker import Broker, events_of, stop, versions
 
 
@@ -68,6 +70,32 @@ async def test_others_hear_of_a_commit_before_it_has_taken_effect_here(memory_pa
     await stop(broker)
 
 
+def lifecycle_of(
+    broker: Broker,
+    send: Callable[..., Awaitable[Any]],
+    cordoned_directory_ids: Sequence[bytes] = (),
+    **settings: int,
+) -> Lifecycle:
+    """That of a registered broker without logs; `send` asks the controller."""
+    parts: Any = SimpleNamespace(
+        directory_ids={},
+        cordoned_directory_ids=list(cordoned_directory_ids),
+        take_refused=dict,
+        keep_online=lambda directory_ids: None,
+        send=send,
+    )
+    nobody: Any = None
+    incarnation_id = broker.image.brokers[broker.node_id].incarnation_id
+    return Lifecycle(
+        identity_of(broker.node_id, incarnation_id=incarnation_id),
+        BrokerConfig(**settings),
+        broker.driver,
+        parts,
+        nobody,
+        parts,
+    )
+
+
 @in_loop
 async def test_a_heartbeat_tells_of_a_commit_when_it_has_taken_effect(memory_path: Path) -> None:
     """A broker that stops goes when the others lead what it led, and not when they have only read so."""
@@ -79,21 +107,11 @@ async def test_a_heartbeat_tells_of_a_commit_when_it_has_taken_effect(memory_pat
         return [each.current_metadata_offset for each in controller.asked]
 
     await broker.start()
-    registered = broker.image.brokers[broker.node_id]
-    nobody: Any = None
-    no_logs: Any = SimpleNamespace(
-        directory_ids={},
-        cordoned_directory_ids=[],
-        take_refused=dict,
-        keep_online=lambda directory_ids: None,
-    )
-    lifecycle = Lifecycle(
-        identity_of(broker.node_id, incarnation_id=registered.incarnation_id),
-        BrokerConfig(broker_heartbeat_interval_ms=3_600_000, broker_session_timeout_ms=60_000),
-        broker.driver,
-        controller,  # type: ignore[arg-type]
-        nobody,
-        no_logs,
+    lifecycle = lifecycle_of(
+        broker,
+        controller.send,
+        broker_heartbeat_interval_ms=3_600_000,
+        broker_session_timeout_ms=60_000,
     )
     before, begun, done = broker.image.version, asyncio.Event(), asyncio.Event()
 
@@ -299,6 +317,50 @@ async def test_while_the_store_is_away_decisions_wait_and_heartbeats_do_not(
     assert [result.error for (result,) in (await first, await second)] == [ErrorCode.NONE] * 2
     assert sorted(durable(memory_path).topics) == ["a", "b"]
     await stop(broker, other)
+
+
+@in_loop
+async def test_a_broker_whose_heartbeat_waits_for_the_store_is_not_fenced(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its directory has become full, failed or cordoned meanwhile."""
+    monkeypatch.setattr("kafka_ds.delta.log.RETRY_PAUSES_SECONDS", ())
+    store = FolderStore(memory_path)
+    broker = Broker(memory_path, store=store)
+    await broker.start()
+    controller, clock = broker.driver.controller, ManualClock(0)
+    controller.begin_sessions(0)
+    store.refuse(OSError("away"), calls="put_if_absent read size", path="*", times=ALWAYS)
+
+    async def send(request: BrokerHeartbeatRequest, *, timeout_ms: int) -> BrokerHeartbeatResponse:
+        def decide(controller: Controller) -> ControllerResult[HeartbeatReply]:
+            return controller.heartbeat(
+                1,
+                request.broker_epoch,
+                metadata_version=request.current_metadata_offset,
+                want_fence=False,
+                want_shut_down=False,
+                cordoned_log_dirs=request.cordoned_log_dirs,
+                now_ms=clock.monotonic_ms(),
+            )
+
+        try:
+            async with asyncio.timeout(timeout_ms / 1_000):
+                await broker.driver.decide(decide, at_once=True)
+        except TimeoutError:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT) from None
+        return BrokerHeartbeatResponse(is_caught_up=True, is_fenced=False, should_shut_down=False)
+
+    lifecycle = lifecycle_of(broker, send, cordoned_directory_ids=[bytes([1]) * 16])
+    living = asyncio.create_task(lifecycle.run())
+    for _ in range(20):
+        await pass_time(1)
+        clock.ms += 1_000
+        assert not controller.expire_sessions(clock.monotonic_ms()).events
+    assert broker.image.brokers[1].cordoned_log_dirs == (), "it waits"
+    living.cancel()
+    store.mend()
+    await stop(broker)
 
 
 @pytest.mark.parametrize("lands", [False, True])
