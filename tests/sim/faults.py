@@ -13,6 +13,8 @@ from tests.sim.world import Host, World
 
 # How long after there is room again a directory may go offline, because its broker had reported that it is full.
 REPORTED_SECONDS = 10
+# How often another disk is full at the same time.
+SEVERAL_FULL = 0.3
 RESTART_SECONDS_MAX = 15.0
 PAUSE_SECONDS = (2.0, 20.0)
 CUT_SECONDS_MAX = 15.0
@@ -104,7 +106,7 @@ class Faults:
         for host in self._world.hosts:
             if not host.is_up:
                 host.start()
-        if "disk_full" in self.plan.kinds:
+        if {"disk_full", "outage"} & set(self.plan.kinds):
             await asyncio.sleep(REPORTED_SECONDS)
         for host in self._world.hosts:
             await self._renew(host)
@@ -376,8 +378,15 @@ class Faults:
         return f"the disk of {host.name} is slow"
 
     def _disk_full(self, host: Host) -> str | None:
+        """One disk is full, or several at once."""
+        others = [each for each in self._world.hosts if each is not host]
+        chosen = [host, *(each for each in others if self._random.random() < SEVERAL_FULL)]
+        full = [each.name for each in chosen if self._fill(each)]
+        return f"no room on {', '.join(full)}" if full else None
+
+    def _fill(self, host: Host) -> bool:
         if not self._may_go_down(host, forgets=False):
-            return None  # A full disk ends the process, if others are in sync.
+            return False  # A full disk ends the process, if others are in sync.
         self._doomed.add(host.node_id)
         host.disk.capacity_bytes = 0
 
@@ -387,7 +396,7 @@ class Faults:
             self._world.loop.create_task(self._renew(host))
 
         self._later(self._random.random() * 10, undo)
-        return f"the disk of {host.name} is full"
+        return True
 
     def _clock_jump(self, host: Host) -> str | None:
         host.clock.jump_ms = self._random.randint(-CLOCK_JUMP_MS_MAX, CLOCK_JUMP_MS_MAX)

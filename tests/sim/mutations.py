@@ -17,6 +17,7 @@ from broker.coordinator.group.offset_metadata_manager import OffsetMetadataManag
 from broker.coordinator.group.offsets import Offsets
 from broker.coordinator.runtime import CoordinatorContext
 from broker.handlers.records import fetch
+from broker.membership.lifecycle import Lifecycle
 from broker.metadata import log as metadata_log
 from broker.metadata.partition_change import PartitionChange, PartitionElection
 from broker.replica.follower.state import FollowerAction, FollowerState
@@ -109,6 +110,23 @@ def older_proposals_are_taken(patch: pytest.MonkeyPatch) -> None:
         return ErrorCode.NONE if error is ErrorCode.INVALID_UPDATE_VERSION else error
 
     patch.setattr(cluster_isr, "_check_epochs", check)
+
+
+@mutation
+def full_disks_count_as_failed(patch: pytest.MonkeyPatch) -> None:
+    """The last replica in sync goes offline with its full disk, too."""
+    patch.setattr(brokers, "_must_stay", lambda draft, broker_id, directory: False)
+
+
+@mutation
+def heartbeats_wait_for_the_lake(patch: pytest.MonkeyPatch) -> None:
+    """While the outcome of one is awaited, no other follows for a session timeout."""
+    beat = Lifecycle._beat
+
+    async def patient(self: Any, _: int) -> Any:
+        return await beat(self, self._config.broker_session_timeout_ms)
+
+    patch.setattr(Lifecycle, "_beat", patient)
 
 
 @mutation

@@ -13,7 +13,7 @@ from typing import Any
 
 from broker.metadata.events import PartitionRegistration
 from tests.sim.clients import Partition
-from tests.sim.faults import Faults
+from tests.sim.faults import REPORTED_SECONDS, Faults
 from tests.sim.world import Host
 
 STEP_SECONDS_MAX = 12.0
@@ -66,6 +66,9 @@ class Sequences(Faults):
 
     def _controller_without_lake(self, _: Host) -> str | None:
         return self._begin("the controller loses the lake", self._take_lake_from_controller())
+
+    def _outage(self, _: Host) -> str | None:
+        return self._begin("the lake is away until disks are full", self._fill_disks())
 
     def _leftover(self, _: Host) -> str | None:
         return self._begin("a leader leaves records behind", self._leave_records_behind())
@@ -252,6 +255,46 @@ class Sequences(Faults):
         finally:
             for each in without:
                 each.lake.is_away = False
+
+    async def _fill_disks(self) -> None:
+        """Disks fill up while nobody reaches the lake. When it is back, what was led is led, although nothing has room.
+
+        Brokers that were heard all the time are not fenced for what they had to wait for.
+        """
+        hosts, lines = self._world.hosts, self._world.lines
+        await self._one()
+        await self._until(self._are_all_unfenced, "not all brokers are there")
+        full = self._random.sample(hosts, self._random.randint(2, len(hosts)))
+        try:
+            for each in hosts:
+                each.lake.is_away = True
+            began = len(lines)
+            for each in full:
+                self._doomed.add(each.node_id)
+                each.disk.capacity_bytes = 0
+                self._world.log(f"no room on {each.name}")
+                await self._soon()
+            await asyncio.sleep(self._random.random() * 10)
+            for each in hosts:
+                each.lake.is_away = False
+            await asyncio.sleep(1)
+            assert self._are_all_led(), "full disks have taken all replicas offline"
+            assert not any("FenceBroker" in each for each in lines[began:]), (
+                "one is fenced that lives"
+            )
+            await asyncio.sleep(self._random.random() * 10)
+            assert self._are_all_led(), "full disks have taken all replicas offline"
+        finally:
+            for each in hosts:
+                each.disk.capacity_bytes = None
+                each.lake.is_away = False
+                self._doomed.discard(each.node_id)
+        await asyncio.sleep(REPORTED_SECONDS)
+        for each in full:
+            await self._renew(each)
+
+    def _are_all_led(self) -> bool:
+        return all(each.leader > 0 for each in self._partitions())
 
     def _are_all_unfenced(self) -> bool:
         brokers = self.truth.image().brokers.values()

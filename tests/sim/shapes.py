@@ -96,6 +96,13 @@ def storeless(seed: int) -> Scenario:
     return Scenario(seed, shape, plan, BRISK)
 
 
+def outages(seed: int) -> Scenario:
+    """Nobody reaches the lake until several disks are full."""
+    plan = Plan(kinds=("outage",), every_seconds=0.3)
+    # Each broker leads a partition: only leaders refuse records.
+    return Scenario(seed, Shape(partitions=3, transactional=0, seconds=30), plan, BRISK)
+
+
 # A follower that is behind catches up batch by batch.
 SLOWLY = {**BRISK, "replica.lag.time.max.ms": "600", "replica.fetch.max.bytes": "1"}
 
@@ -470,6 +477,7 @@ FAMILIES: dict[str, Callable[[int], Scenario]] = {
         machines,
         lake,
         storeless,
+        outages,
         laggards,
         repeats,
         leftovers,

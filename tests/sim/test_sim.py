@@ -23,6 +23,7 @@ SEEDS = {
     "leftovers": examples(2),
     "lake": examples(66),
     "storeless": examples(6),
+    "outages": examples(3),
     "groups": examples(14),
     "moves": examples(13),
     "coordinators": examples(1),
