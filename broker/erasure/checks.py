@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from broker.erasure.wanted import OffsetArray, Places, WantedRecords
     from kafka_ds.delta.store.store import Store
+    from kafka_ds.topic.typed_steps import TableStep
 
 _HOW = "repair it first (docs/how-to/repair-the-lake.md)"
 
@@ -109,8 +110,8 @@ def check_spelling(snapshot: TableSnapshot, wanted: WantedRecords, places: Place
     return may_go
 
 
-def check_topic_of(log: DeltaLog, topic_id: str) -> None:
-    """Check that a typed table has no rows of a deleted topic with the same name. Raises ErasureRefused."""
+def check_topic_of(log: DeltaLog, topic_id: str) -> TableStep | None:
+    """The last step of a typed table. Raises ErasureRefused if it has rows of a deleted topic with the same name."""
     try:
         step = last_step(log)
     except CorruptLog as problem:
@@ -119,6 +120,7 @@ def check_topic_of(log: DeltaLog, topic_id: str) -> None:
         raise ErasureRefused(
             f"{log.table} has rows of a deleted topic of that name; `kafka-ds pipelines run` removes them"
         )
+    return step
 
 
 def _offsets_beside(

@@ -72,6 +72,7 @@ YOUNG_MS: Final = 5 * 60 * 1000
 # Searches must find nothing for this time: a broker may still write records that it read from the table before the
 # DELETE, or move a log to a directory that was searched already.
 SETTLES_S: Final = 2.0
+_VALUE_FORMAT: Final = "lake.table.value.format"  # `none` if the topic has no typed table.
 _TIMED_OUT: Final = "timed out (--timeout)"
 _UNSUPPORTED: Final = "Unsupported table features"
 _OWN: Final = 1  # A setting's source: the topic itself.
@@ -117,6 +118,10 @@ class Erasure:
         self._store = store
         self._topic = topic
         self.is_compacted = is_compacted
+        self._taken: Mapping[int, int] = {}
+        """The end offsets of the typed table before it was searched."""
+        self._awaited: list[str] = []
+        """Why the search proves nothing yet, if a step of the typed table may be in progress."""
         self._say = say
         self._topic_id = uuid_from_text(topic.topic_id)
         self._state = erasure_state.read(store, topic.name, topic.topic_id)
@@ -173,6 +178,8 @@ class Erasure:
                 f"{counted(waiting, 'object')} of write-ahead logs (wal/) with records of the topic: they go some "
                 "minutes after the table has all records in them"
             )
+        self._awaited = self._not_taken()
+        unsearched += self._awaited
         account.left, account.unsearched = found, unsearched
         account.files = len(self._search.files)
         sums: dict[tuple[str, str], int] = {}
@@ -186,16 +193,30 @@ class Erasure:
     def _learn(self, found: Sequence[Finding]) -> bool:
         return self._wanted.learn(joined(each.places for each in found if each.is_of_topic))
 
+    def _not_taken(self) -> list[str]:
+        """One line if known offsets are in no committed step of the typed table: one in progress may have them."""
+        ahead = self._wanted.beyond(self._taken)
+        if not ahead or self._topic.name.endswith(ERRORS):
+            return []
+        if self._cluster.topic_setting(self._topic.name, _VALUE_FORMAT) in (None, "none"):
+            return []
+        places = ", ".join(f"offset {at} of partition {each}" for each, at in sorted(ahead.items()))
+        steps = "steps of `kafka-ds pipelines run`, which may write what they have read: none has come past"
+        return [f"{steps} {places}"]
+
     def _tables(self) -> list[tuple[str, TableKind]]:
         name = self._topic.name
         tables = [(topic_table(name), TOPIC_TABLE)]
         if not name.endswith(ERRORS):  # Such a name is another topic's errors table.
             tables += [(f"{TYPED_TABLES}/{name}{each}", TYPED_TABLE) for each in ("", ERRORS)]
         found = []
+        self._taken = {}
         for folder, kind in tables:
             if folder.rpartition("/")[2] in self._store.folders(folder.rpartition("/")[0]):
                 if kind is TYPED_TABLE:
-                    check_topic_of(DeltaLog(self._store, folder), self._topic.topic_id)
+                    step = check_topic_of(DeltaLog(self._store, folder), self._topic.topic_id)
+                    if step is not None and not folder.endswith(ERRORS):
+                        self._taken = step.end
                 found.append((folder, kind))
         return found
 
@@ -276,13 +297,18 @@ class Erasure:
             self._ends = self._offsets(LATEST)
             idle = 0
             clean_since = math.inf
+            told: list[str] = []
             while True:
                 found = self.search()
                 waits = self._waits(found)
                 self._record_searched(is_clean=not waits and all(map(_stays, found)))
                 now = time.monotonic()
                 is_clean = not found and not waits
-                clean_since = min(clean_since, now) if is_clean else math.inf
+                if is_clean and self._awaited not in ([], told):
+                    told = self._awaited
+                    self._say(f"waiting for {told[0]}")
+                is_settling = is_clean and not self._awaited
+                clean_since = min(clean_since, now) if is_settling else math.inf
                 is_done = now >= clean_since + SETTLES_S and self.account.is_proven
                 if now >= min(deadline, clean_since + SETTLES_S):
                     return
@@ -312,7 +338,7 @@ class Erasure:
         """Whether local logs contain records that will be tiered and deleted."""
         if self.is_compacted:
             return False
-        if not self.account.unsearched:
+        if self.account.unsearched == self._awaited:
             return any(each.kind == SEGMENTS for each in found)
         starts = self._offsets(EARLIEST_LOCAL)
         return any(starts[place] < end for place, end in self._ends.items())

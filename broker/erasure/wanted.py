@@ -81,6 +81,11 @@ class WantedRecords:
         found: NDArray[np.bool_] = places[at] == offsets
         return found
 
+    def beyond(self, ends: Mapping[int, int]) -> dict[int, int]:
+        """The greatest known offset of each partition where that is not below the end."""
+        last = {partition: int(each[-1]) for partition, each in self.places.items() if len(each)}
+        return {partition: at for partition, at in last.items() if at >= ends.get(partition, 0)}
+
     @property
     def columns(self) -> frozenset[str]:
         """The columns needed to match records."""

@@ -12,12 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import Producer
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from broker.cli.main import program
 from broker.erasure import erase as erasure
 from broker.metadata.log import MetadataLog
 from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.topic.typed_steps import TableStep
 from tests.command_line import CommandLine, Done
 from tests.processes import BrokerProcess, cluster, running_broker, wait_until
 from tests.s3_server import S3Server, address_for
@@ -202,20 +203,25 @@ def test_what_the_tables_log_says_is_told(broker: BrokerProcess, kafka_ds: Comma
 
 
 def test_a_condition_finds_what_is_in_values(broker: BrokerProcess, kafka_ds: CommandLine) -> None:
-    """In logs as in tables; a typed table knows them by their places."""
-    kafka_ds.ok("topic", "create", "orders", "--config", "segment.ms=500")
+    """In logs as in tables; a typed table knows them by their places, once its steps have come past them."""
+    typed_topic = ("--config", "lake.table.value.format=json")
+    kafka_ds.ok("topic", "create", "orders", "--config", "segment.ms=500", *typed_topic)
     produce(kafka_ds, 0, "ada", "ben")
     table = str(broker.lake / "topics" / "orders")
     wait_until("the table", lambda: DeltaTable.is_deltatable(table))
     lines = '1:{"who": "secret of ada"}\n2:{"who": "cho"}\n3:{"what": [1]}\n4:no JSON\n'
     kafka_ds.ok("produce", "orders", "--key-separator", ":", typed=lines)
-    typed = pa.table({"_partition": [0, 0], "_offset": [2, 3], "who": ["secret of ada", "cho"]})
-    write_deltalake(str(broker.lake / "tables" / "orders"), typed)
     where = (
         "try_cast(decode(value) AS JSON)->>'who' LIKE '%of ada' OR decode(value) = 'secret of ada'"
     )
     words = ("erase", "--topic", "orders", "--where", where)
-    assert place(kafka_ds.run(*words, "--dry-run", "--json"), "local segments")["found"] == 2
+    done = kafka_ds.run(*words, "--dry-run", "--json")
+    assert place(done, "local segments")["found"] == 2
+    assert "steps of `kafka-ds pipelines run`" in done.errors
+    typed = pa.table({"_partition": [0, 0], "_offset": [2, 3], "who": ["secret of ada", "cho"]})
+    step = TableStep(number=1, topic_id="", mode="append", start={0: 0}, end={0: 6})
+    said = CommitProperties(custom_metadata={"userMetadata": step.text()})
+    write_deltalake(str(broker.lake / "tables" / "orders"), typed, commit_properties=said)
     done = kafka_ds.run(*words)
     assert done.status == 0, done.errors
     assert keys_of(kafka_ds) == ["2", "3", "4", "ben"]

@@ -64,7 +64,7 @@ def test_a_key_leaves_a_table(
             keep_anew(spark, topic)
         output, errors = running.communicate(timeout=300)
     assert running.returncode == 0, output + errors
-    assert ("waiting for kafka-ds pipelines" in errors) == is_clustered
+    assert ("waiting for `kafka-ds pipelines run` to delete" in errors) == is_clustered
     assert keys_in(table) == {b"ben"}
     keep_anew(spark, topic)
     rows = spark.read.format("delta").load(str(table)).orderBy("number").collect()

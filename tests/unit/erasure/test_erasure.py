@@ -123,9 +123,12 @@ def lake(tmp_path):
     return LocalStore(str(tmp_path / "lake"))
 
 
-def erasure(admin, lake, key=b"ada", said=None, condition=None):
+def erasure(admin, lake, key=b"ada", said=None, condition=None, value_format="none"):
     found = OffsetAnswer(offset=1, leader_epoch=0)
-    cluster = SimpleNamespace(offsets=lambda places, read_committed: dict.fromkeys(places, found))
+    cluster = SimpleNamespace(
+        offsets=lambda places, read_committed: dict.fromkeys(places, found),
+        topic_setting=lambda *_: value_format,
+    )
     say = print if said is None else said.append
     return Erasure(
         cluster, lake, admin.topic, key=key, condition=condition, is_compacted=False, say=say
@@ -258,15 +261,18 @@ def test_a_file_that_is_being_written_is_waited_for(admin, lake, folder):
     assert run.account.is_proven
 
 
-def typed(lake, *keys, topic_id="", partition=0):
+def typed(lake, *keys, topic_id="", partition=0, first=0):
+    end = first + len(keys)
     rows = {
         "_partition": [partition] * len(keys),
-        "_offset": pa.array(range(len(keys)), pa.int64()),
+        "_offset": pa.array(range(first, end), pa.int64()),
         "_key": list(keys),
     }
-    step = TableStep(number=1, topic_id=topic_id, mode="append", start={0: 0}, end={0: len(keys)})
+    step = TableStep(number=1, topic_id=topic_id, mode="append", start={0: first}, end={0: end})
     said = CommitProperties(custom_metadata={"userMetadata": step.text()})
-    write_deltalake(lake.uri("tables/orders"), pa.table(rows), commit_properties=said)
+    write_deltalake(
+        lake.uri("tables/orders"), pa.table(rows), mode="append", commit_properties=said
+    )
 
 
 def test_a_typed_table_of_a_former_topic_is_settled_first(admin, lake):
@@ -387,6 +393,37 @@ def test_a_delete_that_takes_too_long_is_let_be(admin, lake, folder, monkeypatch
     released.set()
     assert run.account.unsearched == ["the result of the last deletion: timed out (--timeout)"]
     assert not run.account.is_proven
+
+
+def test_a_step_that_may_have_read_the_records_is_waited_for(admin, lake, folder):
+    """It reads, the rows leave the topic's table, and then it commits one whose key is spelled otherwise."""
+    for each in (folder / "orders-0").glob("*.log"):
+        each.write_bytes(b"")
+    typed(lake, "ben")
+    before = erasure_state.claim(lake, "orders", admin.topic.topic_id, takes_over=False)
+    before.places = {0: np.array([1])}
+    erasure_state.release(lake, "orders", before, is_done=False)
+    run = erasure(admin, lake, value_format="json")
+    assert run.search() == []
+    (waits,) = run.account.unsearched
+    assert waits.endswith("none has come past offset 1 of partition 0")
+
+    said = []
+    run = erasure(admin, lake, said=said, value_format="json")
+    asked = []
+
+    def commit():
+        asked.append(1)
+        if len(asked) == 2 * module.IDLE_ROUNDS:
+            assert said == [f"waiting for {waits}"]
+            typed(lake, "{ada}", first=1)
+
+    admin.when_asked = commit
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(module, "check_spelling", lambda own, wanted, places: places)
+        run.erase(60)
+    assert run.account.is_proven
+    assert DeltaTable(lake.uri("tables/orders")).to_pyarrow_table()["_key"].to_pylist() == ["ben"]
 
 
 def test_a_typed_table_without_a_log_is_searched(admin, lake):
