@@ -72,6 +72,21 @@ class LogDirectories:
         """Whether all were shut down cleanly, and can be read."""
         return all(each.was_clean and each.failure is None for each in self.all)
 
+    @property
+    def previous_broker_epoch(self) -> int:
+        """The broker epoch with which all were shut down cleanly; -1 if not all were, or not by one run (KIP-966)."""
+        epochs = {each.previous_broker_epoch for each in self.all}
+        if not self.were_clean or not epochs:
+            return -1
+        if len(epochs) > 1:
+            _LOGGER.warning(
+                "log.dirs were shut down cleanly with the different broker epochs %s: registering as after an "
+                "unclean shutdown",
+                sorted(epochs),
+            )
+            return -1
+        return epochs.pop()
+
     def claim(self, *, node_id: int, cluster_id: str | None, now_ms: int) -> str:
         """Lock them and check their owner; returns the cluster's id, a new one if none is known."""
         for directory in self.all:

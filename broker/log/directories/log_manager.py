@@ -291,8 +291,8 @@ class LogManager:
                 "them are elected",
                 counted(len(lost), "log"),
             )  # fmt: skip
-        elif self.was_clean and directories.all:
-            self.previous_broker_epoch = directories.all[0].previous_broker_epoch
+        else:
+            self.previous_broker_epoch = directories.previous_broker_epoch
 
     def _with_lost_records(self) -> set[TopicPartition]:
         """The logs that hold less than they are known to have held, or are gone."""

@@ -217,6 +217,19 @@ def test_a_failed_directory_is_recovered_when_it_is_back() -> None:
     assert [bench.log(partition).log_end_offset for partition in range(4)] == [3] * 4
 
 
+def test_one_that_another_run_left_cleanly(caplog: pytest.LogCaptureFixture) -> None:
+    """Its logs may lack what was written without it: the broker must not be elected as if it had all."""
+    bench = TwoDisks()
+    bench.stop(broker_epoch=5)
+    older = bench.file("/b/.kafka_cleanshutdown")
+    bench.start()
+    bench.stop(broker_epoch=7)
+    bench.disk.contents("/b/.kafka_cleanshutdown")[:] = older.encode()
+    bench.start()
+    assert bench.manager.previous_broker_epoch == -1
+    assert "with the different broker epochs [5, 7]" in caplog.text
+
+
 @pytest.mark.parametrize("what", ["all", "a log"])
 def test_one_that_cannot_be_read_at_the_start(what: str) -> None:
     bench = TwoDisks()
