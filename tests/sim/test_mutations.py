@@ -15,7 +15,7 @@ QUICK = {
     "acknowledged_before_it_is_committed": ("machines", 10),
     "shrinking_before_the_controller_knows": ("machines", 60),
     "any_replica_may_lead": ("machines", 60),
-    "full_disks_count_as_failed": ("outages", 5),
+    "full_disks_count_as_failed": ("outages", 20),
     "heartbeats_wait_for_the_lake": ("outages", 10),
     "what_a_lost_disk_forgot_is_not_asked": ("machines", 60),
     "crashed_brokers_lead_at_once": ("machines", 20),
