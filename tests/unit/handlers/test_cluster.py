@@ -37,6 +37,7 @@ from tests.loops import in_loop, until
 from tests.requests import build
 
 TOPIC, BROKER = 2, 4
+TIERED = {"remote_log_storage_system_enable": "true"}
 
 
 @pytest.mark.parametrize("version", range(0, 6))
@@ -320,12 +321,17 @@ def crash(source: Path, target: Path) -> None:
     shutil.copytree(source, target, ignore=shutil.ignore_patterns(".lock", "._*.tmp"))
 
 
-@in_loop
-async def test_an_unclean_restart_recovers(memory_path: Path) -> None:
-    async with in_process(memory_path / "a") as broker:
+async def crashed(folder: Path, **settings: Any) -> None:
+    """A broker with two records in a topic is killed; what it leaves is in folder `b`."""
+    async with in_process(folder / "a", **settings) as broker:
         await broker.create("t")
         await broker.produce("t", batch_of([b"a", b"b"]))
-        crash(memory_path / "a", memory_path / "b")
+        crash(folder / "a", folder / "b")
+
+
+@in_loop
+async def test_an_unclean_restart_recovers(memory_path: Path) -> None:
+    await crashed(memory_path)
     async with in_process(memory_path / "b") as broker:
         await recovered(broker)
         assert (await broker.produce("t", batch_of([b"c"]))).base_offset == 2
@@ -420,13 +426,9 @@ async def test_after_an_unclean_stop_the_log_goes_on_behind_the_lake(
     highest_offset_in_remote_storage: int,
     expected: int,
 ) -> None:
-    enabled = {"remote_log_storage_system_enable": "true"}
-    async with in_process(memory_path / "a", **enabled) as broker:
-        await broker.create("t")
-        await broker.produce("t", batch_of([b"a", b"b"]))
-        crash(memory_path / "a", memory_path / "b")
+    await crashed(memory_path, **TIERED)
     tier = fake_lake(monkeypatch, highest_offset_in_remote_storage)
-    async with in_process(memory_path / "b", **enabled) as broker:
+    async with in_process(memory_path / "b", **TIERED) as broker:
         partition = broker.node.replica_manager.get("t", 0)
         await asyncio.sleep(0.03)
         state = broker.node.metadata.topics["t"].partitions[0].leader_recovery_state
@@ -455,13 +457,9 @@ async def test_after_an_unclean_stop_the_log_goes_on_behind_the_lake(
 async def test_clients_wait_while_the_leader_compares_its_log_with_the_lake(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
 ) -> None:
-    enabled = {"remote_log_storage_system_enable": "true"}
-    async with in_process(memory_path / "a", **enabled) as broker:
-        await broker.create("t")
-        await broker.produce("t", batch_of([b"a", b"b"]))
-        crash(memory_path / "a", memory_path / "b")
+    await crashed(memory_path, **TIERED)
     tier = fake_lake(monkeypatch, 40, waits_seconds=600.0)
-    async with in_process(memory_path / "b", **enabled) as broker:
+    async with in_process(memory_path / "b", **TIERED) as broker:
         latest = build(ListOffsetsRequest, replica_id=-1, name="t", partition_index=0, timestamp=-1)
         epoch = build(
             OffsetForLeaderEpochRequest, replica_id=-1, topic="t", partition=0, leader_epoch=0
@@ -498,12 +496,9 @@ async def test_clients_wait_for_a_recovery_by_when_it_began(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not by their first request: what is still recovering long after the start keeps nobody."""
-    enabled = {"remote_log_storage_system_enable": "true"}
-    async with in_process(memory_path / "a", **enabled) as broker:
-        await broker.create("t")
-        crash(memory_path / "a", memory_path / "b")
+    await crashed(memory_path, **TIERED)
     fake_lake(monkeypatch, 40, waits_seconds=0.01)
-    async with in_process(memory_path / "b", **enabled) as broker:
+    async with in_process(memory_path / "b", **TIERED) as broker:
         await asyncio.sleep(0.02)
         partition = broker.node.replica_manager.get("t", 0)
         assert partition.leader.is_recovering
@@ -517,19 +512,18 @@ async def test_clients_wait_for_a_recovery_by_when_it_began(
 async def test_a_log_that_was_lost_under_a_clean_stop_goes_on_behind_the_lake(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch, stops_while_asking: bool
 ) -> None:
-    enabled = {"remote_log_storage_system_enable": "true"}
-    async with in_process(memory_path, **enabled) as broker:
+    async with in_process(memory_path, **TIERED) as broker:
         await broker.create("t", 2)
         await broker.produce("t", batch_of([b"a", b"b"]))
         await broker.produce("t", batch_of([b"a", b"b"]), partition=1)
     shutil.rmtree(memory_path / "log" / "t-0")
     tier = fake_lake(monkeypatch, 1)
     if stops_while_asking:
-        async with in_process(memory_path, **enabled) as broker:
+        async with in_process(memory_path, **TIERED) as broker:
             refused = await broker.produce("t", batch_of([b"x"]))
             assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         (memory_path / "log" / "replication-offset-checkpoint").unlink()
-    async with in_process(memory_path, **enabled) as broker:
+    async with in_process(memory_path, **TIERED) as broker:
         refused = await broker.produce("t", batch_of([b"x"]))
         assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         tier.is_away = False
@@ -544,11 +538,10 @@ async def test_producers_and_epochs_are_taken_over_from_the_lake(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If a batch's answer was lost together with the disk, its retry is not appended a second time."""
-    enabled = {"remote_log_storage_system_enable": "true"}
     given = batch_of([b"a"], producer_id=7, producer_epoch=0, base_sequence=0)
     tier = fake_lake(monkeypatch, 0)
     tier.is_away = False
-    async with in_process(memory_path, **enabled) as broker:
+    async with in_process(memory_path, **TIERED) as broker:
         await broker.create("t")
         await broker.produce("t", given)
         tier.producers = broker.node.replica_manager.get("t", 0).log.producers
@@ -557,7 +550,7 @@ async def test_producers_and_epochs_are_taken_over_from_the_lake(
         assert producer is not None
         producer.transaction_start = 0
     shutil.rmtree(memory_path / "log" / "t-0")
-    async with in_process(memory_path, **enabled) as broker:
+    async with in_process(memory_path, **TIERED) as broker:
         await recovered(broker)
         assert (await broker.produce("t", given)).base_offset == 0
         after = batch_of([b"b"], producer_id=7, producer_epoch=0, base_sequence=1)
@@ -571,10 +564,9 @@ async def test_producers_and_epochs_are_taken_over_from_the_lake(
 async def test_a_log_below_its_high_watermark_asks_the_lake(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    enabled = {"remote_log_storage_system_enable": "true"}
-    async with in_process(memory_path / "a", **enabled) as broker:
+    async with in_process(memory_path / "a", **TIERED) as broker:
         await broker.create("t")
-    async with in_process(memory_path / "a", **enabled) as broker:
+    async with in_process(memory_path / "a", **TIERED) as broker:
         for _ in range(3):
             await broker.produce("t", batch_of([b"a"]))
         crash(memory_path / "a" / "log" / "t-0", memory_path / "older")
@@ -583,7 +575,7 @@ async def test_a_log_below_its_high_watermark_asks_the_lake(
     crash(memory_path / "older", memory_path / "a" / "log" / "t-0")
     tier = fake_lake(monkeypatch, 3)
     tier.is_away = False
-    async with in_process(memory_path / "a", **enabled) as broker:
+    async with in_process(memory_path / "a", **TIERED) as broker:
         await recovered(broker)
         assert (await broker.produce("t", batch_of([b"c"]))).base_offset == 4
 
