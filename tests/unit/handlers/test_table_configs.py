@@ -25,13 +25,14 @@ from tests.unit.handlers.config_requests import (
     replace,
 )
 
+TIERED = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
+
 
 @in_loop
 async def test_a_topic_becomes_a_table_and_does_not_cease_to_be_one_by_mistake(
     memory_path: Path,
 ) -> None:
-    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
-    async with in_process(memory_path, **settings) as broker:
+    async with in_process(memory_path, **TIERED) as broker:
         topic_id = await broker.create("t", remote_storage_enable="false")
         tier = broker.node.remote_log_manager
         assert tier is not None
@@ -52,8 +53,7 @@ async def test_a_topic_becomes_a_table_and_does_not_cease_to_be_one_by_mistake(
 
 @in_loop
 async def test_a_table_is_compacted_only_as_a_table(memory_path: Path) -> None:
-    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
-    async with in_process(memory_path, **settings) as broker:
+    async with in_process(memory_path, **TIERED) as broker:
         await broker.create("t")
         compact = ("cleanup.policy", SET, "compact")
         enable, disable = "remote.storage.enable", "remote.log.copy.disable"
@@ -80,9 +80,8 @@ async def test_a_table_by_default_stays_one_when_it_is_compacted(
     memory_path: Path, way: str
 ) -> None:
     """Clients see what they would see of Apache Kafka: a setting of their own more, and no other."""
-    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
     policy, enable = "cleanup.policy", "remote.storage.enable"
-    async with in_process(memory_path, **settings) as broker:
+    async with in_process(memory_path, **TIERED) as broker:
         await broker.create("t")
         if way == "replace":
             answer = await replace(broker, "t", cleanup_policy="compact,delete")
@@ -113,7 +112,7 @@ async def test_a_table_by_default_stays_one_when_it_is_compacted(
         answer = await replace(broker, "state", cleanup_policy="compact,delete")
         assert not answer.error_code
         assert not log_of(broker, "state").config.has_table
-    async with in_process(memory_path, **settings) as broker:
+    async with in_process(memory_path, **TIERED) as broker:
         assert log_of(broker, "t").config.copies_to_lake
 
 
@@ -127,8 +126,7 @@ async def test_nobody_creates_a_topic_that_was_kept(memory_path: Path) -> None:
 @in_loop
 async def test_a_compacted_table_remains_compacted(memory_path: Path) -> None:
     """Else segments without the tombstones that compaction took would follow what the lake has of their keys."""
-    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
-    async with in_process(memory_path, **settings) as broker:
+    async with in_process(memory_path, **TIERED) as broker:
         compact, enable = "cleanup.policy", "remote.storage.enable"
         own = {"cleanup_policy": "compact", "remote_storage_enable": "true"}
         await broker.create("t", **own)
@@ -148,8 +146,7 @@ async def test_a_compacted_table_remains_compacted(memory_path: Path) -> None:
 
 @in_loop
 async def test_a_default_of_all_topics_does_not_end_a_table(memory_path: Path) -> None:
-    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
-    async with in_process(memory_path, **settings) as broker:
+    async with in_process(memory_path, **TIERED) as broker:
         policy = "log.cleanup.policy"
         await broker.create("t")
         answer = await change(broker, BROKER, "", (policy, SET, "compact"))
@@ -171,8 +168,7 @@ async def test_a_default_of_all_topics_does_not_end_a_table(memory_path: Path) -
 
 @in_loop
 async def test_internal_topics_are_no_tables(memory_path: Path) -> None:
-    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
-    async with in_process(memory_path, **settings) as broker:
+    async with in_process(memory_path, **TIERED) as broker:
         name, enable = "__consumer_offsets", "remote.storage.enable"
         await broker.create(name, cleanup_policy="compact", remote_storage_enable="true")
         assert not log_of(broker, name).config.has_table
@@ -186,8 +182,7 @@ async def test_internal_topics_are_no_tables(memory_path: Path) -> None:
 
 @in_loop
 async def test_internal_topics_do_not_become_diskless(memory_path: Path) -> None:
-    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
-    async with in_process(memory_path, **settings) as broker:
+    async with in_process(memory_path, **TIERED) as broker:
         for name in sorted(INTERNAL_TOPICS):
             await broker.create(name)
             answer = await change(broker, TOPIC, name, (DISKLESS, SET, "true"))
@@ -198,8 +193,7 @@ async def test_internal_topics_do_not_become_diskless(memory_path: Path) -> None
 @in_loop
 async def test_a_topic_ceases_to_be_a_table_if_its_rows_are_to_go(memory_path: Path) -> None:
     """KIP-950: records that are only in the lake are given up; the lake is maintained until the rows are gone."""
-    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
-    async with in_process(memory_path, **settings) as broker:
+    async with in_process(memory_path, **TIERED) as broker:
         await broker.create("t")
         await broker.produce("t", batch_of([b"a", b"b"]))
         log = log_of(broker, "t")
@@ -227,8 +221,7 @@ async def test_a_topic_ceases_to_be_a_table_if_its_rows_are_to_go(memory_path: P
 
 @in_loop
 async def test_a_topic_becomes_diskless_and_remains_it(memory_path: Path) -> None:
-    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
-    async with in_process(memory_path, **settings) as broker:
+    async with in_process(memory_path, **TIERED) as broker:
         await broker.create("t", lake_diskless="true")
         await broker.create("replicated")
         assert not (await change(broker, TOPIC, "replicated", (DISKLESS, SET, "true"))).error_code
@@ -259,8 +252,7 @@ async def test_a_topic_becomes_diskless_and_remains_it(memory_path: Path) -> Non
 async def test_a_topic_that_cannot_become_diskless_is_told_why(
     memory_path: Path, own: dict[str, str], why: str
 ) -> None:
-    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
-    async with in_process(memory_path, **settings) as broker:
+    async with in_process(memory_path, **TIERED) as broker:
         await broker.create("t", **own)
         answer = await change(broker, TOPIC, "t", (DISKLESS, SET, "true"))
         assert answer.error_code == ErrorCode.INVALID_CONFIG
@@ -279,8 +271,7 @@ async def test_no_topic_becomes_diskless_without_a_lake(memory_path: Path) -> No
 
 @in_loop
 async def test_a_diskless_topic_does_not_begin_with_a_load(memory_path: Path) -> None:
-    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
-    async with in_process(memory_path, **settings) as broker:
+    async with in_process(memory_path, **TIERED) as broker:
         configs = ((DISKLESS, "true"), ("lake.load", "A" * 22))
         (result,) = await broker.node.metadata_driver.create_topics(
             [NewTopic(name="t", configs=configs)]
@@ -303,8 +294,7 @@ async def test_a_diskless_topic_is_a_table_that_grows(
     memory_path: Path, also: dict[str, str]
 ) -> None:
     """Nothing else would ever take its records out of the write-ahead logs."""
-    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
-    async with in_process(memory_path, **settings) as broker:
+    async with in_process(memory_path, **TIERED) as broker:
         topic = NewTopic(name="u", configs=((DISKLESS, "true"), *also.items()))
         (result,) = await broker.node.metadata_driver.create_topics([topic])
         assert result.error == ErrorCode.INVALID_CONFIG
@@ -323,9 +313,8 @@ async def test_a_diskless_topic_is_compacted_from_its_creation_on_or_never(
     memory_path: Path,
 ) -> None:
     """While it becomes diskless its compacted log would go, and its table has what compaction has removed."""
-    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
     policy, table = "cleanup.policy", {"remote_storage_enable": "true", "lake_diskless": "true"}
-    async with in_process(memory_path, **settings) as broker:
+    async with in_process(memory_path, **TIERED) as broker:
         await broker.create("t")
         assert not (await change(broker, TOPIC, "t", (DISKLESS, SET, "true"))).error_code
         answer = await change(broker, TOPIC, "t", (policy, SET, "compact,delete"))
