@@ -25,7 +25,6 @@ from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
 from broker.coordinator.group.modern_group import GroupDraft, Partitions
 from broker.coordinator.group.records import (
     current_record,
-    empty_target_record,
     epoch_record,
     member_record,
     member_tombstones,
@@ -33,6 +32,7 @@ from broker.coordinator.group.records import (
     regex_tombstone,
     target_epoch_record,
     target_record,
+    write_if_emptied,
 )
 from broker.coordinator.group.timers import TimerKey, TimerKind
 from broker.coordinator.group.values import GroupMetric
@@ -163,8 +163,7 @@ class ConsumerGroupReconciler:
         for member_id in member_ids:
             draft.write(*member_tombstones(group_id, member_id))
         self.refresh(draft, now, bump=True)
-        if not draft.group.members:
-            draft.write(empty_target_record(group_id, draft.group.epoch))
+        write_if_emptied(draft)
 
     def replace(
         self, draft: ConsumerDraft, old: ConsumerGroupMember, new: ConsumerGroupMember

@@ -16,7 +16,7 @@ from broker.coordinator.group.consumer_group import (
     MemberState,
     Owned,
 )
-from broker.coordinator.group.modern_group import ModernGroup, Partitions, by_topic
+from broker.coordinator.group.modern_group import GroupDraft, ModernGroup, Partitions, by_topic
 from broker.coordinator.group.offsets import NO_TIMESTAMP
 from broker.coordinator.group.share_group import ShareGroup, ShareGroupMember, StateTopics
 from broker.coordinator.group.values import EMPTY_ASSIGNMENT, CoordinatorRecord
@@ -208,11 +208,10 @@ def target_epoch_record(
     )
 
 
-def empty_target_record(
-    group_id: str, epoch: int, family: RecordFamily = CONSUMER
-) -> CoordinatorRecord:
-    """The last member has left: the target without members is up to date, and the next one need not wait."""
-    return target_epoch_record(group_id, epoch, 0, family)
+def write_if_emptied(draft: GroupDraft[Any], family: RecordFamily = CONSUMER) -> None:
+    """If the last member has left, the target without members is up to date, and the next one need not wait."""
+    if not draft.group.members:
+        draft.write(target_epoch_record(draft.group.group_id, draft.group.epoch, 0, family))
 
 
 def target_record(

@@ -25,7 +25,6 @@ from broker.coordinator.group.modern_group import (
 )
 from broker.coordinator.group.records import (
     SHARE,
-    empty_target_record,
     epoch_record,
     member_tombstones,
     share_current_record,
@@ -33,6 +32,7 @@ from broker.coordinator.group.records import (
     state_metadata_record,
     target_epoch_record,
     target_record,
+    write_if_emptied,
 )
 from broker.coordinator.group.share_group import (
     FIRST_EPOCH,
@@ -246,8 +246,7 @@ class ShareGroups:
         group_id = draft.group.group_id
         draft.write(*member_tombstones(group_id, member.member_id, SHARE))
         self._refresh(draft, bump=True)
-        if not draft.group.members:
-            draft.write(empty_target_record(group_id, draft.group.epoch, SHARE))
+        write_if_emptied(draft, SHARE)
         result.say(f"Member {member.member_id} of share group {group_id} {why}", group_id)
 
     # -- share states -------------------------------------------------------------------------------

@@ -24,10 +24,10 @@ from broker.coordinator.group.modern_group import (
     GroupDraft,
 )
 from broker.coordinator.group.records import (
-    empty_target_record,
     group_tombstone,
     member_tombstones,
     target_epoch_record,
+    write_if_emptied,
 )
 from broker.coordinator.group.streams_assignor import (
     StreamsAssignee,
@@ -415,8 +415,7 @@ class StreamsGroups:
                 group.configs,
             ),
         )
-        if not draft.group.members:
-            draft.write(empty_target_record(group.group_id, draft.group.epoch, STREAMS))
+        write_if_emptied(draft, STREAMS)
         self._state.counts[GroupMetric.STREAMS_REBALANCES] += 1
         result.say(
             f"Member {member.member_id} of streams group {group.group_id} {why}", group.group_id
