@@ -50,9 +50,6 @@ class Outcome(NamedTuple):
     """Partitions with leaders of these epochs elsewhere."""
 
 
-NO_OUTCOME = Outcome()
-
-
 @dataclass(slots=True)
 class _Bundle:
     parts: Sequence[WalPart]

@@ -136,7 +136,6 @@ class WriteAheadLog:
         self._trying = 0
         # The next length of an outage that is logged; 0 while nothing has failed.
         self._said_away_ms = 0
-        self._clean_up_soon = asyncio.Event()
         self.metrics = WalMetrics()
 
     # -- for the leaders --------------------------------------------------------------------------

@@ -132,11 +132,6 @@ class ApiCounters:
     errors: dict[str, int] = field(default_factory=dict)  # by the name of the error code
 
     @property
-    def requests(self) -> int:
-        """The number of requests, answered or not."""
-        return sum(self.by_version.values())
-
-    @property
     def seconds(self) -> float:
         """The total time of answered requests."""
         return self.times.total_s

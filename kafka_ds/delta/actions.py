@@ -71,10 +71,9 @@ def add_action(
     modified_ms: int,
     stats: str,
     data_change: bool = True,
-    tags: Mapping[str, str] | None = None,
 ) -> Action:
     """A file is added; `path` is already encoded."""
-    add: dict[str, Any] = {
+    add = {
         "path": path,
         "partitionValues": dict(partition_values),
         "size": size,
@@ -82,8 +81,6 @@ def add_action(
         "dataChange": data_change,
         "stats": stats,
     }
-    if tags:
-        add["tags"] = dict(tags)
     return {"add": add}
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -138,12 +137,3 @@ def size_min(kind: FieldPlan, *, flexible: bool, nullable: bool = False) -> int:
 def default_struct(kind: StructPlan) -> Any:
     """A struct with all defaults, which a peer may leave out if it is tagged."""
     return kind.cls()
-
-
-def structs_of(root: StructPlan) -> Iterator[StructPlan]:
-    """The struct and all structs in it."""
-    yield root
-    for field in root.fields + root.tagged:
-        kind = field.kind.element if isinstance(field.kind, ArrayPlan) else field.kind
-        if isinstance(kind, StructPlan):
-            yield from structs_of(kind)

@@ -187,15 +187,12 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     return header
 
 
-def iterate_headers(
-    buffer: Buffer, *, start: int = 0, end: int | None = None
-) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each whole batch in `buffer[start:end]`; an incomplete last one is left out.
+def iterate_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each whole batch; an incomplete last one is left out.
 
     Raises CorruptRecord at a batch with an invalid length or magic.
     """
-    limit = len(buffer) if end is None else min(end, len(buffer))
-    position = start
+    limit, position = len(buffer), 0
     while limit - position > MAGIC_POSITION:
         length = _OFFSET_AND_LENGTH.unpack_from(buffer, position)[1]
         if length < _LEGACY_BYTES_MIN:

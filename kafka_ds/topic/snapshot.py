@@ -75,10 +75,9 @@ class TopicSnapshot(TableSnapshot):
         version: int | None = None,
         *,
         clock: LogClock | None = None,
-        reader: FileReader | None = None,
     ) -> TopicSnapshot:
         """The table of a topic as of `version`, or of the newest."""
-        snapshot = cls(DeltaLog(store, topic_table(topic), clock=clock), topic, reader)
+        snapshot = cls(DeltaLog(store, topic_table(topic), clock=clock), topic)
         if version is not None:
             newest = TableSnapshot(snapshot.log, reads_vectors=True)
             newest.read()

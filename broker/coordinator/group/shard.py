@@ -120,7 +120,6 @@ _ShareAdminRequest: TypeAlias = (
     | ShareStateInitialized
     | ShareStatesDeleted
 )
-ShareGroupRequest: TypeAlias = ShareGroupHeartbeatRequest | _ShareAdminRequest
 _OperatorRequest: TypeAlias = (
     DeleteGroupsRequest
     | ListGroupsRequest

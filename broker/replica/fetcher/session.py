@@ -26,11 +26,6 @@ class SessionRequest(NamedTuple):
     to_send: Mapping[PartitionId, FetchPartition]
     to_forget: Collection[PartitionId]
 
-    @property
-    def is_full(self) -> bool:
-        """Whether it opens a session."""
-        return self.session_epoch == INITIAL_EPOCH
-
 
 class FetchSessionClient:
     """One session with one leader; `request` and then `answered` or `failed`, in turns."""

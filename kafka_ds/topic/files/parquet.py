@@ -128,7 +128,6 @@ class WrittenFile:
         *,
         now_ms: int,
         data_change: bool = True,
-        tags: Mapping[str, str] | None = None,
     ) -> Action:
         """The action that brings the file into the table."""
         return add_action(
@@ -138,7 +137,6 @@ class WrittenFile:
             modified_ms=now_ms,
             stats=self.stats_json,
             data_change=data_change,
-            tags=tags,
         )
 
 

@@ -155,9 +155,7 @@ def test_iteration_stops_at_a_batch_that_is_not_whole() -> None:
     starts = [0, len(batches[0]), len(batches[0]) + len(batches[1])]
     for end in range(len(data) + 1):
         whole = [start for start, b in zip(starts, batches, strict=True) if start + len(b) <= end]
-        assert [position for position, _ in iterate_headers(data, end=end)] == whole
         assert [position for position, _ in iterate_headers(data[:end])] == whole
-    assert [position for position, _ in iterate_headers(data, start=starts[1])] == starts[1:]
 
 
 @pytest.mark.parametrize("magic", [0, 1, 3, 255])

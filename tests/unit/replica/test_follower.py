@@ -14,7 +14,7 @@ from broker.replica.follower.truncation import (
     out_of_range_action,
     truncation_for,
 )
-from broker.replica.session_epochs import EPOCH_MAX
+from broker.replica.session_epochs import EPOCH_MAX, INITIAL_EPOCH
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.leader_epoch_end import LeaderEpochEnd
 from kafka_ds.protocol.messages.data import FetchPartition
@@ -205,7 +205,7 @@ def test_a_leader_without_sessions_is_asked_in_full_each_time() -> None:
     session = FetchSessionClient()
     for offset in range(3):
         request = session.request({A: wanted(offset)})
-        assert request.is_full
+        assert request.session_epoch == INITIAL_EPOCH
         assert session.answered(ErrorCode.NONE, 0, [A])
 
 
@@ -238,11 +238,11 @@ def test_an_error_begins_a_new_session_and_closes_one_that_may_still_be_there(
 def test_an_answer_for_what_was_not_asked_is_not_used() -> None:
     session = opened()
     assert not session.answered(ErrorCode.NONE, 77, [C])
-    assert session.request({A: wanted(2)}).is_full
+    assert session.request({A: wanted(2)}).session_epoch == INITIAL_EPOCH
     session = FetchSessionClient()
     session.request({A: wanted(1), B: wanted(2)})
     assert not session.answered(ErrorCode.NONE, 77, [A])  # half of a full answer
-    assert session.request({A: wanted(2)}).is_full
+    assert session.request({A: wanted(2)}).session_epoch == INITIAL_EPOCH
 
 
 def test_no_answer_begins_a_new_session() -> None:

@@ -28,7 +28,7 @@ async def test_requests_and_bytes_are_counted() -> None:
     feed(connection, sent)
     assert harness.metrics.bytes_in == len(sent)
     assert harness.metrics.bytes_out == len(transport.written)
-    assert harness.metrics.apis[18].requests == 2
+    assert harness.metrics.apis[18].by_version == {0: 1, 4: 1}
     assert harness.metrics.apis[18].seconds > 0
     assert (harness.metrics.connections, harness.metrics.connections_created) == (1, 1)
 
