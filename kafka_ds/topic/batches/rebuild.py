@@ -60,19 +60,18 @@ def encode_batches(
     first_offset: int,
     last_offset: int,
     batch_bytes_max: int = BATCH_BYTES_MAX,
-    codec: int = Codec.NONE,
     scratch: kernel.Scratch | None = None,
 ) -> list[Buffer]:
     """The rows, sorted by offset, as batches that span the range from first to last offset.
 
-    A new batch begins at about `batch_bytes_max` (before compression) and where the leader epoch
-    or the timestamp type changes. Where no row is at all, an empty batch spans the range. Batches that need no
-    compression are views of where the kernel wrote them, which is the scratch, if one is given.
+    A new batch begins at about `batch_bytes_max` and where the leader epoch or the timestamp type changes. Where no row
+    is at all, an empty batch spans the range. The others are views of where the kernel wrote them, which is the
+    scratch, if one is given.
     """
     batches: list[KernelBatch] = []
     next_offset = first_offset
     for part in parts_of(rows):
-        batches += _kernel_batches(part, next_offset, last_offset, batch_bytes_max, codec, scratch)
+        batches += _kernel_batches(part, next_offset, last_offset, batch_bytes_max, scratch)
         next_offset = batches[-1].header.next_offset
     if batches and last_offset - batches[-1].header.base_offset < SPAN_MAX:
         final = batches[-1].header
@@ -83,7 +82,7 @@ def encode_batches(
     for batch in batches:
         leader_epoch = batch.header.leader_epoch
         encoded += _empty_batches(next_offset, batch.header.base_offset - 1, leader_epoch)
-        encoded.append(_sealed_in_place(batch) if codec == Codec.NONE else sealed(batch))
+        encoded.append(_sealed_in_place(batch))
         next_offset = batch.header.next_offset
     encoded += _empty_batches(next_offset, last_offset, leader_epoch)
     return encoded
@@ -94,7 +93,6 @@ def _kernel_batches(
     first_offset: int,
     last_offset: int,
     batch_bytes_max: int,
-    codec: int,
     scratch: kernel.Scratch | None,
 ) -> Iterator[KernelBatch]:
     offsets = columns.offset
@@ -112,7 +110,7 @@ def _kernel_batches(
             leader_epoch=int(columns.leader_epoch[first_row]),
             magic=MAGIC,
             crc=0,
-            attributes=codec | int(columns.timestamp_type[first_row]) << 3,
+            attributes=int(columns.timestamp_type[first_row]) << 3,
             last_offset_delta=int(offsets[end_row - 1]) - base_offset,
             base_timestamp=int(columns.timestamp[first_row]),
             max_timestamp=row[encoder.MAX_TIMESTAMP],

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_ds.records.batch import (
-    Codec,
     Record,
     TimestampType,
     build_batch,
@@ -21,7 +20,7 @@ from kafka_ds.records.batch import (
 from kafka_ds.topic.batches.convert import decode_batches, encode_batches
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
 from tests.unit.records.record_cases import RecordLog, logs, rows_of_batches, utf8_keys
-from tests.unit.records.record_oracles import CODECS_OF_OTHERS, READERS, records_of
+from tests.unit.records.record_oracles import READERS, records_of
 
 T0 = 1_700_000_000_000
 
@@ -46,15 +45,14 @@ def assert_spans(batches: list[bytes], start: int, end: int) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(logs(), st.sampled_from(Codec), st.sampled_from([1, 200, 1 << 20]))
-def test_every_record_comes_back(log: RecordLog, codec: Codec, bytes_max: int) -> None:
+@given(logs(), st.sampled_from([1, 200, 1 << 20]))
+def test_every_record_comes_back(log: RecordLog, bytes_max: int) -> None:
     table = table_of(*log.batches, start=log.start_offset, end=log.end_offset)
     rebuilt = encode_batches(
         table,
         first_offset=log.start_offset,
         last_offset=log.end_offset,
         batch_bytes_max=bytes_max,
-        codec=codec,
     )
     assert_spans(rebuilt, log.start_offset, log.end_offset)
     assert rows_of_batches(rebuilt) == rows_of_batches(log.batches)
@@ -79,12 +77,10 @@ def test_every_row_that_is_left_comes_back(
 
 @pytest.mark.parametrize("reader", READERS)
 @settings(max_examples=30, deadline=None)
-@given(log=logs(header_keys=utf8_keys), codec=st.sampled_from(CODECS_OF_OTHERS))
-def test_other_clients_read_what_is_rebuilt(reader: type, log: RecordLog, codec: Codec) -> None:
+@given(log=logs(header_keys=utf8_keys))
+def test_other_clients_read_what_is_rebuilt(reader: type, log: RecordLog) -> None:
     table = table_of(*log.batches, start=log.start_offset, end=log.end_offset)
-    rebuilt = encode_batches(
-        table, first_offset=log.start_offset, last_offset=log.end_offset, codec=codec
-    )
+    rebuilt = encode_batches(table, first_offset=log.start_offset, last_offset=log.end_offset)
     found = [record for batch in rebuilt for record in records_of(reader, batch)]
     assert found == [row.record for row in rows_of_batches(log.batches)]
 
