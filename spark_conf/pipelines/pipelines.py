@@ -434,18 +434,19 @@ class Pipelines:
         missing = first_missing({} if done is None else done.end, ends, there)
         self._missing[pipeline.topic] = missing
         limit = min(OFFSETS_PER_STEP, self._limits[pipeline.topic].offsets)
+        starts = self._offsets(pipeline, EARLIEST)
         step = next_step(
             done,
             begun,
             topic_id=pipeline.topic_id,
             mode=pipeline.mode,
-            starts=self._offsets(pipeline, EARLIEST),
+            starts=starts,
             ends={**ends, **{partition: first for partition, (first, _) in missing.items()}},
             limit=max(int(limit * share), 1),
         )
         if step is None:
             return False
-        for line in lost_offsets(done, step, ends):
+        for line in lost_offsets(done, starts, ends):
             LOGGER.error("the typed table lacks records of %s-%s", pipeline.topic, line)
         self._write_step(pipeline, table, step)
         table.optimize(step)

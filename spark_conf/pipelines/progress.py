@@ -52,10 +52,15 @@ def emptying_step(*known: TableStep, topic_id: str, mode: str) -> TableStep:
     return TableStep(number=number, topic_id=topic_id, mode=mode, start={}, end={})
 
 
-def lost_offsets(done: TableStep | None, step: TableStep, ends: Mapping[int, int]) -> Iterator[str]:
-    """A line for each partition from which offsets are lost, or were replaced, between `done` and `step`."""
+def lost_offsets(
+    done: TableStep | None, starts: Mapping[int, int], ends: Mapping[int, int]
+) -> Iterator[str]:
+    """A line for each partition from which offsets are lost, or were replaced, after `done`.
+
+    `starts` and `ends` are what the topic has: a step that was begun starts where `done` ends.
+    """
     for partition, end in sorted({} if done is None else done.end.items()):
-        start = step.start.get(partition, end)
+        start = starts.get(partition, end)
         if start > end:
             yield f"{partition}: offsets {end} to {start - 1} were deleted before the table had them"
         elif ends.get(partition, end) < end:
