@@ -473,7 +473,7 @@ class Pipelines:
         except (OptionError, DataLoss):
             raise  # Of fewer offsets it would be the same.
         except Exception:
-            limit.failed()
+            limit.failed(step.offsets)
             raise
         self._written.add(pipeline.topic)
         seconds = time.monotonic() - began

@@ -31,9 +31,9 @@ class StepLimit:
         fitting = offsets * BYTES_PER_STEP // max(size, 1)
         self.offsets = max(1, min(fitting, max(self.offsets, _GROWTH * offsets)))
 
-    def failed(self) -> None:
-        """After a step that could not be written."""
-        self.offsets = max(1, self.offsets // _SHRINKAGE)
+    def failed(self, offsets: int) -> None:
+        """After a step of so many offsets that could not be written."""
+        self.offsets = max(1, min(self.offsets, offsets) // _SHRINKAGE)
 
 
 def reset_step(
@@ -104,16 +104,18 @@ def next_step(
     ends: Mapping[int, int],
     limit: int,
 ) -> TableStep | None:
-    """The step after `done`: the one that was `begun`, unchanged, else one towards `ends`. None if nothing is left, or
-    if the one that was begun goes beyond `ends`.
+    """The step after `done`, towards `ends`; if one was `begun`, it starts as that one, and does not go beyond it. None
+    if nothing is left.
 
     `starts` are the log start offsets: records below them were deleted. A step has about `limit` offsets at most.
     """
     number = 1 if done is None else done.number + 1
+    start: Mapping[int, int]
     if begun is not None and (begun.number, begun.topic_id) == (number, topic_id) and begun.end:
-        return begun if all(end <= ends.get(p, 0) for p, end in begun.end.items()) else None
-    done_to = {} if done is None else done.end
-    start = {p: max(done_to.get(p, 0), starts.get(p, 0)) for p in {*done_to, *ends}}
+        start, ends = begun.start, {p: min(end, ends.get(p, 0)) for p, end in begun.end.items()}
+    else:
+        done_to = {} if done is None else done.end
+        start = {p: max(done_to.get(p, 0), starts.get(p, 0)) for p in {*done_to, *ends}}
     behind = [p for p, end in ends.items() if end > start[p]]
     if not behind:
         return None

@@ -1,7 +1,8 @@
 """Shell: a topic's typed table and its errors table; a step is one commit of each.
 
-The errors of a step are committed before its rows. If a driver crashes in between, the next one takes exactly that step
-again and commits only the rows. So each error and each row is there once.
+The errors of a step are committed before its rows. If that fails in between, the step is taken again, or its first
+part, and only the rows are committed; later steps leave out errors that are there. So each error and each row is there
+once.
 A table of current state has one row per key, by MERGE. Within a partition the record with the higher offset wins. A key
 is in several partitions only after partitions were added; between them the later timestamp wins.
 """
@@ -81,7 +82,7 @@ class TypedTable:
         return last_step(self._log, version) or self._step_of_rows()
 
     def begun_step(self) -> TableStep | None:
-        """The last step of the errors: if the rows do not have it, it must be taken again unchanged."""
+        """The last step of the errors, which are there up to its end: the rows' next step may not go beyond it."""
         return last_step(self._errors_log) if self._errors_log.exists() else None
 
     def _step_of_rows(self) -> TableStep | None:
@@ -169,6 +170,12 @@ class TypedTable:
         if decoded.clashes:
             errors = errors.unionByName(self._clashes(decoded))
         errors = errors.withColumnRenamed(REASON, "reason")
+        if begun is not None and any(end > step.start.get(p, end) for p, end in begun.end.items()):
+            # The rows of a larger step failed, and its errors are there.
+            there = self._errors().select(*_PLACE).distinct()
+            errors = errors.join(there, [*_PLACE], "left_anti")
+            end = {p: max(end, begun.end.get(p, 0)) for p, end in step.end.items()}
+            step = replace(step, end=end)
         # `isEmpty` reads the first partition before the others, so one core would decode alone.
         if errors.count():
             write(errors, self.errors_path, step)

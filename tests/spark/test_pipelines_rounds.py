@@ -15,18 +15,19 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from kafka_ds.client.admin import Admin
 from kafka_ds.delta.store.store import Store
 from kafka_ds.topic.typed_steps import TableStep
-from spark_conf.pipelines import deletions, progress
+from spark_conf.pipelines import deletions, progress, typed_table
 from spark_conf.pipelines import pipelines as pipelines_module
 from spark_conf.pipelines.pipelines import Pipelines
+from spark_conf.pipelines.typed_table import write
 from tests.processes import BrokerProcess, running_broker, wait_until
 from tests.spark.java import QUICK_JAVA
 from tests.spark.topics import Topic
-from tests.spark.typed_tables import JSON_TOPIC, alter, keep, rows, send
+from tests.spark.typed_tables import JSON_TOPIC, alter, errors_of, keep, rows, send
 
 
 class CountedStore:
@@ -152,6 +153,21 @@ def test_steps_have_a_limited_number_of_bytes(
     assert first == 5
     assert sum(later) == 55
     assert max(later) <= 20
+
+    def fails(rows: DataFrame, path: str, step: TableStep) -> None:
+        if not path.endswith("__errors"):
+            raise MemoryError
+        write(rows, path, step)
+
+    send(topic, b"\xff", b"1", b"\xff")
+    with monkeypatch.context() as patch:
+        patch.setattr(typed_table, "write", fails)
+        with pytest.raises(MemoryError):
+            keep(pipelines, topic)
+    assert (len(rows(topic)), [offset for offset, _ in errors_of(topic)]) == (60, [60, 62])
+    keep(pipelines, topic)
+    assert steps(topic)[:2] == [2, 1], "the errors that are there do not keep it as large"
+    assert (len(rows(topic)), [offset for offset, _ in errors_of(topic)]) == (63, [60, 62])
 
 
 @pytest.mark.slow

@@ -80,10 +80,12 @@ def test_nothing_new_is_no_step() -> None:
     assert after(DONE, p0=3, p1=5) is None
 
 
-def test_a_step_that_was_begun_is_taken_as_it_was() -> None:
+def test_of_a_step_that_was_begun_no_offset_is_passed_over() -> None:
     begun = TableStep(number=5, topic_id="t", mode="append", start=DONE.end, end={0: 11, 1: 5})
     assert after(DONE, begun, p0=30, p1=5) == begun
     assert after(DONE, begun, p0=10, p1=5) is None, "what a RESTORE removed is waited for"
+    large = replace(begun, end={0: 50, 1: 5})
+    assert after(DONE, large, p0=90, p1=9, limit=20) == replace(large, end={0: 30, 1: 5})
     former = TableStep(number=5, topic_id="former", mode="append", start=DONE.end, end={0: 11})
     assert after(DONE, former, p0=30, p1=5) != former
     assert after(DONE, DONE, p0=10, p1=5) is None
@@ -108,8 +110,11 @@ def test_steps_grow_up_to_the_bytes_that_one_may_have() -> None:
 def test_a_step_that_failed_is_tried_with_fewer_offsets() -> None:
     limit = StepLimit()
     for _ in range(3):
-        limit.failed()
+        limit.failed(OFFSETS_OF_FIRST_STEP)
     assert limit.offsets == OFFSETS_OF_FIRST_STEP // 1_000
     for _ in range(3):
-        limit.failed()
+        limit.failed(1_000)
     assert limit.offsets == 1
+    limit.written(1_000_000, 1_000)
+    limit.failed(1_000_000)
+    assert limit.offsets == 100_000, "a tenth of what it had, not of what it might have had"
