@@ -119,7 +119,7 @@ class Lookup:
         try:
             self._check_version(wanted.timestamp)
             partition = self._replicas.get(topic, wanted.partition_index)
-            partition.leader.check_epoch(wanted.current_leader_epoch)
+            partition.check_epoch(wanted.current_leader_epoch)
             found = self._find(partition, wanted.timestamp)
         except KafkaError as error:
             return refusal(ListOffsetsPartitionResponse, wanted, error.code)

@@ -53,7 +53,7 @@ def _end(
 ) -> OffsetForLeaderEpochEndOffset:
     try:
         partition = replicas.get(topic, wanted.partition)
-        partition.leader.check_epoch(wanted.current_leader_epoch)
+        partition.check_epoch(wanted.current_leader_epoch)
     except KafkaError as error:
         return OffsetForLeaderEpochEndOffset(error_code=error.code, partition=wanted.partition)
     epoch, end_offset = partition.end_of_epoch(wanted.leader_epoch)

@@ -45,6 +45,7 @@ _LOGGER = logging.getLogger(__name__)
 RECOVERY_SECONDS_MAX = 5.0
 # How long after a flush failed on a full disk the next one is tried.
 FLUSH_RETRY_SECONDS = 1.0
+_DEPOSED = "another broker leads it by now"
 
 
 class LeaderPartition:
@@ -147,8 +148,10 @@ class LeaderPartition:
         return self.log.leader_epochs.end_offset_for(epoch, self.log.log_end_offset)
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """Refuse a reader that names another leader epoch (KIP-320)."""
+        """Refuse a reader that names another leader epoch (KIP-320), and all once another broker leads."""
         self.leader.check_epoch(current_leader_epoch)
+        if self._is_deposed:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, _DEPOSED)
 
     def epoch_of(self, offset: int) -> int:
         """The leader epoch that an offset belongs to, or -1."""
@@ -291,7 +294,7 @@ class LeaderPartition:
 
     def _check_wal(self, wal: WriteAheadLog, origin: AppendOrigin) -> None:
         if self._is_deposed:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another broker leads it by now")
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, _DEPOSED)
         if origin is AppendOrigin.CLIENT:
             wal.check_room()
 
@@ -341,6 +344,7 @@ class LeaderPartition:
             self.log.name, leader_epoch, self.log.log_end_offset - self.leader.effective_end_offset,
             self.leader.effective_end_offset,
         )  # fmt: skip
+        self._changing()
         self._is_deposed = True
         self._fail(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
 

@@ -345,3 +345,18 @@ async def test_where_epochs_end(memory_path: Path, version: int) -> None:
         assert (await end_of(broker, 0, current=2))[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
         missing = await end_of(broker, 0, topic="u")
         assert missing == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
+
+
+@in_loop
+async def test_a_leader_that_was_deposed_by_a_fence_sends_readers_away(memory_path: Path) -> None:
+    """They may have read further at its successor: nothing is out of range, and its end is not the last offset."""
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        await broker.produce("t", batch_of([b"a"]))
+        broker.node.replica_manager.get("t", 0).deposed(5)
+        codes = {
+            (await broker.fetch("t", 9)).error_code,
+            (await offset(broker, -1))[0],
+            (await end_of(broker, 0))[0],
+        }
+        assert codes == {ErrorCode.NOT_LEADER_OR_FOLLOWER}

@@ -360,6 +360,7 @@ async def test_a_fence_ends_a_leader_before_the_metadata_do() -> None:
             object_path(OWN, 1), encode(new_uuid(), 0, [WalPart(ID, 0, 1, -1, -1, b"")])
         )
         produce(partition)
+        looked_up = partition.changes
         with pytest.raises(KafkaError) as refused:
             async with asyncio.timeout(20):
                 await partition.acknowledgement(1, -1)
@@ -368,6 +369,11 @@ async def test_a_fence_ends_a_leader_before_the_metadata_do() -> None:
             produce(partition)
         assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert partition.high_watermark == 1
+        # Someone who has read on at the new leader, and names no epoch, is not out of range here.
+        with pytest.raises(KafkaError) as refused:
+            partition.check_epoch(-1)
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert partition.changes > looked_up, "sessions in which it is idle look again"
 
 
 @in_loop
