@@ -11,9 +11,17 @@ from typing import Any
 
 import pytest
 
+from kafka_ds.client.cluster import Cluster
+from kafka_ds.client.settings import parse_settings
 from kafka_ds.errors import OptionError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from spark_conf.pipelines import registry as registry_module
-from spark_conf.pipelines.registry import NoSuchSchema, RegisteredSchema, SchemaRegistry
+from spark_conf.pipelines.registry import (
+    NoSuchSchema,
+    RegisteredSchema,
+    SchemaRegistry,
+    registry_of,
+)
 
 
 class RegistryServer(ThreadingHTTPServer):
@@ -74,6 +82,36 @@ def test_user_and_password_are_for_the_registry_alone(*, redirects: bool) -> Non
         assert schema == RegisteredSchema(text='"int"', kind="AVRO")
         assert registry.authorizations == ["Basic bWU6cGFzc3dvcmQ="]
         assert elsewhere.authorizations == ([None] if redirects else [])
+
+
+def test_a_registry_that_the_brokers_name_is_asked_with_user_and_password_too() -> None:
+    with running(RegistryServer()) as first, running(RegistryServer()) as second:
+        registry = SchemaRegistry("", "me:password")
+        with pytest.raises(OptionError, match=r"set the brokers' schema\.registry\.url"):
+            registry.schema(1)
+        for server in (first, second):
+            registry.move_to(server.url)
+            registry.move_to(server.url)
+            registry.schema(1)
+            registry.schema(1)
+            assert server.authorizations == ["Basic bWU6cGFzc3dvcmQ="], "once, at either of them"
+
+
+def test_brokers_need_not_tell_where_the_registry_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user who may not describe the cluster could use typed tables of JSON before the setting was there."""
+
+    def refused(code: ErrorCode) -> str:
+        def broker_setting(cluster: Cluster, name: str) -> str:
+            assert name == "schema.registry.url"
+            raise KafkaError(code)
+
+        monkeypatch.setattr(Cluster, "broker_setting", broker_setting)
+        with Cluster(parse_settings({"kafka.bootstrap.servers": "127.0.0.1:1"})) as cluster:
+            return registry_of(cluster)
+
+    assert refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED) == ""
+    with pytest.raises(KafkaError):
+        refused(ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 @pytest.mark.parametrize(
