@@ -34,7 +34,6 @@ from broker.controller.configs import (
     ResourceAlteration,
     ResourceResult,
 )
-from broker.controller.delegation_tokens import TokenRules
 from broker.controller.draft import ControllerResult, Defaults, Draft, PartitionChangeResult, T
 from broker.controller.elections import ElectionType
 from broker.controller.isr import AlterPartition, AlterPartitionResult
@@ -65,7 +64,6 @@ from broker.metadata.events import (
     SupportedFeature,
 )
 from broker.metadata.image import MetadataImage
-from broker.principal import Principal
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import TopicPartition
 
@@ -349,54 +347,6 @@ class Controller:
     ) -> ControllerResult[dict[str, KafkaError | None]]:
         """Change each user's credentials as a whole (KIP-554); a refusal, or None, for each user."""
         return security.alter_scram(self.image.security, deletions, upsertions)
-
-    def create_token(
-        self,
-        rules: TokenRules,
-        *,
-        token_id: str,
-        owner: Principal,
-        requester: Principal,
-        renewers: Sequence[Principal],
-        max_lifetime_ms: int,
-        now_ms: int,
-    ) -> ControllerResult[DelegationTokenChanged]:
-        """Create a delegation token (KIP-48)."""
-        return delegation_tokens.create_token(
-            rules,
-            token_id=token_id,
-            owner=owner,
-            requester=requester,
-            renewers=renewers,
-            max_lifetime_ms=max_lifetime_ms,
-            now_ms=now_ms,
-        )
-
-    def renew_token(
-        self, rules: TokenRules, secret: bytes, *, principal: Principal, period_ms: int, now_ms: int
-    ) -> ControllerResult[int]:
-        """Let the token of this secret live longer; when it expires."""
-        return delegation_tokens.renew_token(
-            self.image.security.tokens,
-            rules,
-            secret,
-            principal=principal,
-            period_ms=period_ms,
-            now_ms=now_ms,
-        )
-
-    def expire_token(
-        self, rules: TokenRules, secret: bytes, *, principal: Principal, period_ms: int, now_ms: int
-    ) -> ControllerResult[int]:
-        """Let the token of this secret expire, if the period is negative at once; when it expires."""
-        return delegation_tokens.expire_token(
-            self.image.security.tokens,
-            rules,
-            secret,
-            principal=principal,
-            period_ms=period_ms,
-            now_ms=now_ms,
-        )
 
     def delete_expired_tokens(self, now_ms: int) -> ControllerResult[list[DelegationTokenChanged]]:
         """Delete the delegation tokens that have expired; which ones."""

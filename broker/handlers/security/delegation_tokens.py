@@ -16,9 +16,16 @@ Left out: nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from broker.controller.delegation_tokens import TokenRules
+from broker.controller.delegation_tokens import (
+    TokenRules,
+    create_token,
+    expire_token,
+    renew_token,
+)
+from broker.controller.draft import ControllerResult
 from broker.metadata.acls import AclOperation, ResourceType
 from broker.metadata.events import DelegationTokenChanged
 from broker.principal import ANONYMOUS, USER, Principal, principal_of
@@ -76,7 +83,7 @@ async def _create(
     owner, rules = _owner(request, context), token_rules(broker.config)
     try:
         token = await broker.metadata_driver.decide(
-            lambda c: c.create_token(
+            lambda c: create_token(
                 rules,
                 token_id=uuid_text(new_uuid()),
                 owner=owner,
@@ -144,17 +151,7 @@ async def renew_delegation_token(
 async def _renew(
     request: RenewDelegationTokenRequest, context: RequestContext
 ) -> RenewDelegationTokenResponse:
-    broker = context.broker
-    rules = token_rules(broker.config)
-    expiry_ms = await broker.metadata_driver.decide(
-        lambda c: c.renew_token(
-            rules,
-            bytes(request.hmac),
-            principal=context.principal,
-            period_ms=request.renew_period_ms,
-            now_ms=broker.clock.now_ms(),
-        )
-    )
+    expiry_ms = await _decided(renew_token, request.hmac, request.renew_period_ms, context)
     return RenewDelegationTokenResponse(expiry_timestamp_ms=expiry_ms)
 
 
@@ -175,18 +172,29 @@ async def expire_delegation_token(
 async def _expire(
     request: ExpireDelegationTokenRequest, context: RequestContext
 ) -> ExpireDelegationTokenResponse:
+    expiry_ms = await _decided(expire_token, request.hmac, request.expiry_time_period_ms, context)
+    return ExpireDelegationTokenResponse(expiry_timestamp_ms=expiry_ms)
+
+
+async def _decided(
+    change: Callable[..., ControllerResult[int]],
+    hmac: bytes,
+    period_ms: int,
+    context: RequestContext,
+) -> int:
+    """When the token of this secret expires from now on."""
     broker = context.broker
     rules = token_rules(broker.config)
-    expiry_ms = await broker.metadata_driver.decide(
-        lambda c: c.expire_token(
+    return await broker.metadata_driver.decide(
+        lambda c: change(
+            c.image.security.tokens,
             rules,
-            bytes(request.hmac),
+            bytes(hmac),
             principal=context.principal,
-            period_ms=request.expiry_time_period_ms,
+            period_ms=period_ms,
             now_ms=broker.clock.now_ms(),
         )
     )
-    return ExpireDelegationTokenResponse(expiry_timestamp_ms=expiry_ms)
 
 
 @serves(DescribeDelegationTokenRequest, versions="1-3")
