@@ -26,6 +26,7 @@ from broker.coordinator.group.modern_group import (
     GroupDraft,
     Partitions,
     by_topic,
+    check_epoch,
 )
 from broker.coordinator.group.protocol_migration import ClassicMembers, ProtocolMigration
 from broker.coordinator.group.records import current_record
@@ -188,7 +189,9 @@ class Heartbeats:
             return self._replace_static_member(
                 draft, group.members[group.static_ids[instance_id]], member_id
             )
-        _check_epoch(member, request)
+        owned = _owned(request)
+        owns_no_more = owned is not None and owned <= member.assigned.keys()
+        check_epoch(member, request.member_epoch, "consumer", owns_no_more=owns_no_more)
         return member
 
     def _replace_static_member(
@@ -225,24 +228,6 @@ class Heartbeats:
         return ConsumerGroupHeartbeatResponse(
             member_id=member.member_id, member_epoch=request.member_epoch
         )
-
-
-def _check_epoch(member: ConsumerGroupMember, request: ConsumerGroupHeartbeatRequest) -> None:
-    """Fence a member with a wrong epoch."""
-    epoch = request.member_epoch
-    if epoch == member.epoch:
-        return
-    if epoch == member.previous_epoch and epoch < member.epoch:
-        owned = _owned(request)
-        if owned is not None and owned <= member.assigned.keys():
-            # The answer with its present epoch may have been lost.
-            return
-    than = "greater" if epoch > member.epoch else "smaller"
-    raise KafkaError(
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        f"The consumer group member has a {than} member epoch ({epoch}) than the one known by the "
-        f"group coordinator ({member.epoch}). The member must abandon all its partitions and rejoin.",
-    )
 
 
 def _owned(request: ConsumerGroupHeartbeatRequest) -> Partitions | None:

@@ -48,6 +48,23 @@ class ModernGroupMember:
     previous_epoch: int = NO_EPOCH
 
 
+def check_epoch(member: ModernGroupMember, epoch: int, kind: str, *, owns_no_more: bool) -> None:
+    """Fence a member with a wrong epoch.
+
+    With the epoch before it may come if it owns no more than it has: the answer with the present one may be lost.
+    """
+    if epoch == member.epoch:
+        return
+    if epoch == member.previous_epoch and epoch < member.epoch and owns_no_more:
+        return
+    than = "greater" if epoch > member.epoch else "smaller"
+    raise KafkaError(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        f"The {kind} group member has a {than} member epoch ({epoch}) than the one known by the "
+        f"group coordinator ({member.epoch}). The member must abandon all its partitions and rejoin.",
+    )
+
+
 # A kind's member, and a member's target.
 M = TypeVar("M", bound=ModernGroupMember)
 T = TypeVar("T")

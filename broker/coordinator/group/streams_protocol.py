@@ -22,6 +22,7 @@ from broker.coordinator.group.modern_group import (
     LEAVING_EPOCH,
     LEAVING_STATIC_EPOCH,
     GroupDraft,
+    check_epoch,
 )
 from broker.coordinator.group.records import (
     group_tombstone,
@@ -254,7 +255,9 @@ class StreamsGroups:
         group, member_id, instance_id = draft.group, request.member_id, request.instance_id
         if request.member_epoch != JOINING_EPOCH:
             member = group.named_member(request.member_id, request.instance_id)
-            _check_epoch(member, request)
+            owned = _owned(request)
+            owns_no_more = owned is not None and owned.without(member.assigned) == NOTHING_TO_DO
+            check_epoch(member, request.member_epoch, "streams", owns_no_more=owns_no_more)
             return member
         size_max = self._state.settings.group_streams_max_size
         group.check_room(member_id, size_max, STREAMS_KIND, instance_id)
@@ -589,24 +592,6 @@ def _changes_tasks(old: StreamsGroupMember, new: StreamsGroupMember) -> bool:
         return member.topology_epoch, member.rack_id, member.client_tags, member.process_id
 
     return said(new) != said(old)
-
-
-def _check_epoch(member: StreamsGroupMember, request: StreamsGroupHeartbeatRequest) -> None:
-    """Fence a member with a wrong epoch."""
-    epoch = request.member_epoch
-    if epoch == member.epoch:
-        return
-    if epoch == member.previous_epoch and epoch < member.epoch:
-        owned = _owned(request)
-        if owned is not None and owned.without(member.assigned) == NOTHING_TO_DO:
-            # The answer with its present epoch may have been lost.
-            return
-    than = "greater" if epoch > member.epoch else "smaller"
-    raise KafkaError(
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        f"The streams group member has a {than} member epoch ({epoch}) than the one known by the "
-        f"group coordinator ({member.epoch}). The member must abandon all its partitions and rejoin.",
-    )
 
 
 def _offsets_of(said: Iterable[StreamsTaskOffset]) -> dict[Task, int]:
