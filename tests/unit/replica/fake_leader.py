@@ -292,11 +292,12 @@ async def following(
         server.close()
 
 
-def leading() -> tuple[FakeLeader, Log]:
-    """A leader of t-0 in its epoch 1, with one record."""
+def leading(*values: str, epoch: int = 1) -> tuple[FakeLeader, Log]:
+    """A leader of t-0 in this epoch, with these records."""
     leader, log = FakeLeader(), open_log(MemoryDisk())
-    leader.lead(log, 1)
-    append(log, "x", 1)
+    leader.lead(log, epoch)
+    for value in values:
+        append(log, value, epoch)
     return leader, log
 
 

@@ -35,9 +35,7 @@ KEY = ("t", 0)
 
 @in_loop
 async def test_it_fetches_what_is_there_and_what_comes() -> None:
-    leader, log = FakeLeader(), open_log(MemoryDisk())
-    leader.lead(log, 1)
-    append(log, "before", 1)
+    leader, log = leading("before")
     async with following(leader) as broker:
         partition = broker.follow(open_log(MemoryDisk()), 1)
         await until(lambda: has_all(partition, log))
@@ -260,9 +258,7 @@ async def test_what_diverges_of_many_logs_is_written_down_at_once() -> None:
 
 @in_loop
 async def test_a_follower_that_is_behind_the_metadata_waits_for_them() -> None:
-    leader, log = FakeLeader(), open_log(MemoryDisk())
-    leader.lead(log, 5)
-    append(log, "x", 5)
+    leader, log = leading("x", epoch=5)
     async with following(leader) as broker:
         partition = broker.follow(open_log(MemoryDisk()), 4)
         await until(lambda: broker.fetchers.failed_partitions == 1)
@@ -276,9 +272,7 @@ async def test_a_follower_that_is_behind_the_metadata_waits_for_them() -> None:
 
 @in_loop
 async def test_a_leader_that_is_behind_is_asked_again() -> None:
-    leader, log = FakeLeader(), open_log(MemoryDisk())
-    leader.lead(log, 4)
-    append(log, "x", 4)
+    leader, log = leading("x", epoch=4)
     async with following(leader) as broker:
         partition = broker.follow(open_log(MemoryDisk()), 5)
         await until(lambda: len(leader.fetches) > 3)
@@ -292,7 +286,7 @@ async def test_an_answer_that_is_tried_again_is_logged_by_its_name(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    leader, log = leading()
+    leader, log = leading("x")
     leader.errors[KEY] = [ErrorCode.UNKNOWN_TOPIC_ID]
     async with following(leader) as broker:
         partition = broker.follow(open_log(MemoryDisk()), 1)
@@ -304,7 +298,7 @@ async def test_an_answer_that_is_tried_again_is_logged_by_its_name(
 async def test_damage_at_the_leader_is_an_error_with_its_place(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    leader, log = leading()
+    leader, log = leading("x")
     append(log, "x", 1)
     leader.faults = ["damaged"]
     leader.errors[KEY] = [ErrorCode.NONE, ErrorCode.CORRUPT_MESSAGE]
@@ -339,7 +333,7 @@ async def test_an_idle_partition_does_not_keep_one_waiting_that_is_asked_for_aga
 
 @in_loop
 async def test_who_has_stopped_follows_nothing_more() -> None:
-    leader, _ = leading()
+    leader, _ = leading("x")
     async with following(leader) as broker:
         broker.fetchers.stop()
         broker.follow(open_log(MemoryDisk()), 1)
@@ -438,8 +432,7 @@ async def test_a_follower_below_the_leaders_start_begins_there() -> None:
 
 @in_loop
 async def test_what_is_in_the_lake_alone_is_not_fetched_but_gone_on_behind() -> None:
-    leader, log = FakeLeader(), open_log(MemoryDisk())
-    leader.lead(log, 1)
+    leader, log = leading()
     for number in range(60):
         append(log, f"{number}" * 10, 1)
     leader.errors[KEY] = [ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE]
@@ -462,8 +455,7 @@ async def test_what_is_in_the_lake_alone_is_not_fetched_but_gone_on_behind() -> 
 
 @in_loop
 async def test_a_lake_that_does_not_answer_is_asked_again_though_nothing_else_is_fetched() -> None:
-    leader, log = FakeLeader(), open_log(MemoryDisk())
-    leader.lead(log, 1)
+    leader, log = leading()
     for number in range(60):
         append(log, f"{number}" * 10, 1)
     leader.errors[KEY] = [ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE] * 2

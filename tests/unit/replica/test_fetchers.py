@@ -37,8 +37,7 @@ KEY = ("t", 0)
 
 @in_loop
 async def test_flush_messages_holds_the_next_fetch_until_the_disk_has_it() -> None:
-    leader, log = FakeLeader(), open_log(MemoryDisk())
-    leader.lead(log, 1)
+    leader, log = leading()
     for number in range(3):
         append(log, f"{number}", 1)
     background = ManualBackground()
@@ -69,7 +68,7 @@ def told(leader: FakeLeader, topic: str = "t") -> set[int]:
 
 @in_loop
 async def test_what_a_full_disk_did_not_flush_is_not_told_to_the_leader() -> None:
-    leader, _ = leading()
+    leader, _ = leading("x")
     leader.keeps_sessions = False
     background = ManualBackground()
     async with following(leader) as broker:
@@ -89,7 +88,7 @@ async def test_what_a_full_disk_did_not_flush_is_not_told_to_the_leader() -> Non
 async def test_what_was_not_flushed_when_the_connection_was_lost_is_not_told_to_the_leader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    leader, _ = leading()
+    leader, _ = leading("x")
     leader.lead(log_of("u", 0), 1)
     leader.errors["u", 0] = [ErrorCode.OFFSET_OUT_OF_RANGE]
 
@@ -150,7 +149,7 @@ async def test_a_log_that_is_deleted_while_it_is_flushed_keeps_no_other_waiting(
 
 @in_loop
 async def test_a_source_that_moves_is_found_again() -> None:
-    leader, log = leading()
+    leader, log = leading("x")
     async with following(leader, replace(SETTINGS, replica_fetch_backoff_ms=5)) as broker:
         good = broker.image.brokers.pop(2)
         partition = broker.follow(open_log(MemoryDisk()), 1)
@@ -163,8 +162,7 @@ async def test_a_source_that_moves_is_found_again() -> None:
 
 @in_loop
 async def test_a_fetcher_without_partitions_ends() -> None:
-    leader, log = FakeLeader(), open_log(MemoryDisk())
-    leader.lead(log, 1)
+    leader, log = leading()
     async with following(leader) as broker:
         partition = broker.follow(open_log(MemoryDisk()), 1)
         assert len(list(broker.fetchers)) == 1
@@ -277,8 +275,7 @@ async def test_what_is_throttled_and_not_in_sync_waits_for_its_rate() -> None:
 
 @in_loop
 async def test_all_held_back_wait_without_burning_the_loop() -> None:
-    leader, log = FakeLeader(), open_log(MemoryDisk())
-    leader.lead(log, 1)
+    leader, log = leading()
     for number in range(3):
         append(log, f"{number}", 1)
     leader.watermarks[KEY] = 3
@@ -297,7 +294,7 @@ async def test_all_held_back_wait_without_burning_the_loop() -> None:
 
 @in_loop
 async def test_a_source_that_registers_is_asked_at_once_however_long_the_back_off() -> None:
-    leader, log = leading()
+    leader, log = leading("x")
     async with following(leader, replace(SETTINGS, replica_fetch_backoff_ms=3_600_000)) as broker:
         good = broker.image.brokers.pop(2)
         partition = broker.follow(open_log(MemoryDisk()), 1)
@@ -309,8 +306,7 @@ async def test_a_source_that_registers_is_asked_at_once_however_long_the_back_of
 
 @in_loop
 async def test_what_later_metadata_have_taken_away_is_not_fetched() -> None:
-    leader, log = FakeLeader(), open_log(MemoryDisk())
-    leader.lead(log, 1)
+    leader, log = leading()
     async with following(leader) as broker:
         partition = broker.follow(open_log(MemoryDisk()), 1)
         broker.fetchers.update(remove=[partition])
@@ -321,7 +317,7 @@ async def test_what_later_metadata_have_taken_away_is_not_fetched() -> None:
 
 @in_loop
 async def test_an_answer_that_comes_after_a_change_of_leader_is_not_taken() -> None:
-    leader, log = leading()
+    leader, log = leading("x")
     leader.faults = ["slow"]
     async with following(leader) as broker:
         partition = broker.follow(open_log(MemoryDisk()), 1)
@@ -339,7 +335,7 @@ async def test_an_answer_that_comes_after_a_change_of_leader_is_not_taken() -> N
 
 @in_loop
 async def test_an_answer_for_a_partition_that_is_led_here_by_now_is_not_taken() -> None:
-    leader, log = leading()
+    leader, log = leading("x")
     leader.faults = ["slow"]
     async with following(leader) as broker:
         partition = broker.follow(open_log(MemoryDisk()), 1)
@@ -417,8 +413,7 @@ async def test_a_cut_that_could_not_be_written_is_written_before_anything_is_fet
 
 @in_loop
 async def test_what_has_moved_to_another_leader_is_not_held_back_for_the_loss_of_the_last() -> None:
-    leader, log = FakeLeader(), open_log(MemoryDisk())
-    leader.lead(log, 1)
+    leader, log = leading()
     leader.lead(log_of("u", 0), 1)
     append(log, "x", 1)
     leader.faults = ["dying"]
