@@ -63,6 +63,15 @@ UNEXPECTED_PAUSE_SECONDS = 5.0
 STATE_QUESTION_PARTITIONS_MAX = 1_000
 
 
+async def stop_work(worker: ChildWorker, tiered: TieredPartition) -> None:
+    """Let the worker stop its work on a partition that is led elsewhere."""
+    # A lost worker has stopped, too.
+    with contextlib.suppress(WorkerLost, WorkerFailed):
+        await worker.send(
+            StopPartition(partition=tiered.topic_id_partition, leader_epoch=tiered.leader_epoch)
+        )
+
+
 class CopyLoop:
     """Copies the ranges that the policy chooses, and updates the logs."""
 
@@ -115,16 +124,9 @@ class CopyLoop:
         self._due.pop(key, None)
         self._active_due.discard(key)
         if tiered is not None and tiered.state.phase is CopyPhase.COPYING:
-            task = asyncio.get_running_loop().create_task(self._give_up(tiered))
+            task = asyncio.get_running_loop().create_task(stop_work(self._worker, tiered))
             self._giving_up.add(task)
             task.add_done_callback(self._giving_up.discard)
-
-    async def _give_up(self, tiered: TieredPartition) -> None:
-        # A lost worker has stopped copying, too.
-        with contextlib.suppress(WorkerLost, WorkerFailed):
-            await self._worker.send(
-                StopPartition(partition=tiered.topic_id_partition, leader_epoch=tiered.leader_epoch)
-            )
 
     def stop(self) -> None:
         """Start no further copy."""

@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from broker.remote.boundary import Boundary
+from broker.remote.copies import stop_work
 from broker.remote.metrics import TierMetrics
 from broker.remote.partitions import TieredPartition
-from broker.worker.rpc import Optimize, Optimized, StopPartition, TierSettings
+from broker.worker.rpc import Optimize, Optimized, TierSettings
 from kafka_ds.ipc.backoff import Backoff
 from kafka_ds.ipc.child import ChildWorker, WorkerFailed, WorkerLost
 from kafka_ds.process.amounts import counted, size_text
@@ -87,7 +88,7 @@ class OptimizeLoop:
         """This broker no longer leads the partition: work on it stops."""
         tiered = self._at_work
         if tiered is not None and tiered.key == key:
-            task = asyncio.get_running_loop().create_task(self._give_up(tiered))
+            task = asyncio.get_running_loop().create_task(stop_work(self._worker, tiered))
             self._giving_up.add(task)
             task.add_done_callback(self._giving_up.discard)
 
@@ -239,10 +240,3 @@ class OptimizeLoop:
             done.milliseconds,
             extra={"topic": tiered.log.topic, "partition": tiered.log.partition},
         )
-
-    async def _give_up(self, tiered: TieredPartition) -> None:
-        # A lost worker has stopped, too.
-        with contextlib.suppress(WorkerLost, WorkerFailed):
-            await self._worker.send(
-                StopPartition(partition=tiered.topic_id_partition, leader_epoch=tiered.leader_epoch)
-            )

@@ -208,7 +208,7 @@ class StreamsGroups:
             )
         moved = updated.user_endpoint is not None and updated.assigned != old.assigned
         changed = moved or updated.user_endpoint != old.user_endpoint
-        self._add_endpoints(response, draft.group, updated, request, changed=changed)
+        self._add_endpoints(response, draft.group, request, changed=changed)
         return StreamsHeartbeatResult(response=response, missing_topics=found.missing)
 
     def task_offsets(self, group_id: str, member_id: str) -> TaskOffsets:
@@ -442,7 +442,6 @@ class StreamsGroups:
         self,
         response: StreamsGroupHeartbeatResponse,
         group: StreamsGroup,
-        member: StreamsGroupMember,
         request: StreamsGroupHeartbeatRequest,
         *,
         changed: bool,

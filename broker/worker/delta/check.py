@@ -161,7 +161,7 @@ class StoreCheck:
             offsets = f"{where}: offsets {gap.said.start_offset}-{gap.said.end_offset}"
             try:
                 if gap.segments:
-                    self._write_residue(shared.folder, gap, found)
+                    self._write_residue(gap, found)
                 else:
                     self._write_rows(shared, topic_id, partition, leader_epoch, gap, found)
             except (_RecordsNotInLog, SegmentNotFound, UnreadableFile) as error:
@@ -354,9 +354,7 @@ class StoreCheck:
         ]
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
-    def _write_residue(
-        self, folder: str, gap: _StoreGap, sources: Sequence[LogSegmentData]
-    ) -> None:
+    def _write_residue(self, gap: _StoreGap, sources: Sequence[LogSegmentData]) -> None:
         from broker.worker.delta.writer import write_residue_again
 
         reached = sources[-1].segment.end_offset if sources else -1

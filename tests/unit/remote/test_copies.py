@@ -36,10 +36,6 @@ from tests.fakes.settings import log_settings, tier_settings
 from tests.loops import until
 
 
-def quota_of(bytes_per_second: int) -> RemoteQuota:
-    return RemoteQuota(lambda: bytes_per_second, COPY_TIMES, windows=11, window_seconds=1)
-
-
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What was said of pauses."""
     return [each.message for each in caplog.records if each.message.startswith("tiering of")]
