@@ -84,13 +84,10 @@ class Cleaning:
         transactions = CleanedTransactions(
             entry for entry in job.aborted if entry.last_offset >= start
         )
-        bytes_read = 0
         for segment in job.segments:
             if segment.next_offset <= start:
                 continue
-            size, is_full = self._map_segment(segment, transactions)
-            bytes_read += size
-            if is_full:
+            if not self._map_segment(segment, transactions):
                 break
             # Compaction may have left a gap at the end of the segment.
             end = min(segment.next_offset, job.first_uncleanable_offset)
@@ -105,25 +102,21 @@ class Cleaning:
             )
         self._rules = fixed(np.array([end_offset - 1, *self._rules[1:]], np.int64))
         used = int(self._known[compaction.KEYS]) / self._keys_max
-        return Mapped(end_offset=end_offset, bytes_read=bytes_read, buffer_used=used)
+        return Mapped(end_offset=end_offset, buffer_used=used)
 
-    def _map_segment(
-        self, segment: SourceSegment, transactions: CleanedTransactions
-    ) -> tuple[int, bool]:
-        """Map the keys of a segment; returns the bytes read and whether the table is full."""
+    def _map_segment(self, segment: SourceSegment, transactions: CleanedTransactions) -> bool:
+        """Map the keys of a segment; False if the table is full."""
         path = self._path(segment, names.LOG)
         start = self._first_dirty_position(segment)
-        bytes_read = 0
         file = self._disk.open(path)
         try:
             for buffer in read_buffers(file, segment.size_bytes, self._settings.read_bytes, start):
                 self._pace(buffer.size_bytes)
-                bytes_read += buffer.size_bytes
                 if not self._enter(buffer, fixed(skipped(buffer, transactions)), path):
-                    return bytes_read, True
+                    return False
         finally:
             file.close()
-        return bytes_read, False
+        return True
 
     @property
     def _slots_max(self) -> int:

@@ -127,7 +127,6 @@ class Mapped:
     """The keys of the dirty part are known up to `end_offset`."""
 
     end_offset: int
-    bytes_read: int
     buffer_used: float
     """The used share of `keys_max`."""
 
