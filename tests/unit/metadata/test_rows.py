@@ -18,7 +18,7 @@ from broker.worker.metadata import materialise
 from broker.worker.metadata.materialise import Materialiser
 from kafka_ds.delta import actions
 from kafka_ds.delta.actions import KIND_KEY
-from kafka_ds.delta.commit import FateUnknown, PlainChange
+from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import DeltaLog, SystemLogClock
 from kafka_ds.delta.maintenance import vacuum, write_checkpoint
 from kafka_ds.delta.snapshot import TableSnapshot
@@ -31,7 +31,7 @@ from kafka_ds.topic.schemas import CLUSTER_METADATA_SCHEMA, DAY_MS
 from tests.fakes.lake_rows import files_at
 from tests.fakes.process_death import ProcessDied
 from tests.fakes.settings import tier_settings
-from tests.fakes.store import ALWAYS, FolderStore, MemoryStore
+from tests.fakes.store import FolderStore, MemoryStore
 
 Place = tuple[int, str, int]
 FILES_MIN = 4
@@ -278,30 +278,6 @@ def test_who_decides_and_makes_rows_meanwhile_is_not_disturbed(store: MemoryStor
     assert {version for version, _, _ in rows_at(store)} <= set(range(merged.version))
     assert len(rows_at(store)) == 1 + 2 * 7
     assert len({*cluster.deleted}) == 7
-
-
-def test_of_two_that_merge_one_wins_and_the_other_leaves_nothing(store: MemoryStore) -> None:
-    MetadataRows(store).decide(0, 5)
-    before = rows_at(store)
-
-    def other() -> None:
-        assert len(merge(store)) == 1
-
-    store.race(other)
-    assert merge(store) == []
-    assert rows_at(store) == before
-    assert len([path for path in store.objects if path.endswith(".parquet")]) == 5 + 1
-
-
-def test_a_merge_whose_answer_is_lost_counts_once(store: MemoryStore) -> None:
-    MetadataRows(store).decide(0, 5)
-    before, newest = rows_at(store), log_of(store).latest_version() + 1
-    store.lose(calls="put_if_absent read", path=f"*{newest:020d}.json", times=ALWAYS)
-    with pytest.raises(FateUnknown):
-        merge(store)
-    store.mend()
-    assert merge(store) == []
-    assert rows_at(store) == before and len(files_at(log_of(store))) == 1
 
 
 @pytest.mark.parametrize("point", EVENTS_POINTS)
