@@ -1,8 +1,8 @@
 """Shell: reports to the controller in which log directory each replica of this broker is (KIP-858).
 
 The disk decides: the directory in which a log is, or would be created, is reported if the metadata differ, so that a
-replica is used again after its disk was replaced. A damaged log is reported as lost if other replicas are in sync; if
-it is the only one, no other could lead, and once repaired it would count as new. Reports are repeated until the
+replica is used again after its disk was replaced. A damaged log is reported as lost if other replicas are in sync or
+eligible to lead; else no other could lead, and once repaired it would count as new. Reports are repeated until the
 metadata show them; several go in one request.
 """
 
@@ -103,7 +103,7 @@ class DirectoryAssignments:
         known = registration.directory_of(self._node_id)
         directory = self._logs.directory_id_of(key)
         if self._logs.is_damaged(key, topic_id):
-            if set(registration.isr) - {self._node_id}:
+            if {*registration.isr, *registration.elr} - {self._node_id}:
                 directory = LOST_DIRECTORY
             elif known == LOST_DIRECTORY:
                 return None

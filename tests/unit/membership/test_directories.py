@@ -26,11 +26,11 @@ DIR_A = b"a" * 16
 class ControllerAndDirectory:
     """The controller, and broker 1's log directory with a damaged log of partition 0."""
 
-    def __init__(self, *others: int) -> None:
+    def __init__(self, *others: int, **configs: str) -> None:
         self.desk = ClusterDesk(*others)
         self.desk.register(ME, log_dirs=[DIR_A])
         self.desk.beat(ME)
-        self.desk.create((ME, *others), (ME, *others))
+        self.desk.create((ME, *others), (ME, *others), **configs)
         self.damaged = {0}
         self.assignments = DirectoryAssignments(
             cast(Any, SimpleNamespace(image=self.desk.image)),
@@ -92,6 +92,18 @@ async def test_a_damaged_replica_is_led_by_others_that_are_in_sync() -> None:
     await around.tell()
     assert around.directory(0) == DIR_A, "mended: it follows, and is in sync again in time"
     assert around.desk.partition(0).isr == (2, 3)
+
+
+@in_loop
+async def test_a_damaged_replica_that_is_in_sync_alone_is_led_by_one_that_is_eligible() -> None:
+    """As many as min.insync.replicas had all that was committed when the last but one left (KIP-966)."""
+    around = ControllerAndDirectory(2, min_insync_replicas="2")
+    around.desk.fence(2)
+    assert (around.desk.partition(0).isr, around.desk.partition(0).elr) == ((ME,), (2,))
+    await around.tell()
+    assert around.directory(0) == LOST_DIRECTORY
+    around.desk.beat(2)
+    assert (around.desk.partition(0).leader, around.desk.partition(0).isr) == (2, (2,))
 
 
 @pytest.mark.parametrize("others", [(), (2,)])
