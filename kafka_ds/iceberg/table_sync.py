@@ -132,6 +132,13 @@ class TableSync:
             files.schema, files.spec
         )
         if isinstance(self.catalog, FolderCatalog) and (has_moved or is_other or is_repartitioned):
+            if has_moved:
+                log.warning(
+                    "%s was at %s: making a new Iceberg table at %s",
+                    self._folder,
+                    table.location(),
+                    place,
+                )
             table = self.catalog.recreated(table, place, files.schema, files.spec, dict(PROPERTIES))
         elif is_repartitioned:
             text = "its partition columns changed: drop it from the catalog, without its files"

@@ -28,6 +28,8 @@ class StepLimit:
 
     def written(self, offsets: int, size: int) -> None:
         """After a step of so many offsets, which had `size` bytes in the cache."""
+        if offsets == 0:
+            return
         fitting = offsets * BYTES_PER_STEP // max(size, 1)
         self.offsets = max(1, min(fitting, max(self.offsets, _GROWTH * offsets)))
 
@@ -117,8 +119,10 @@ def next_step(
         done_to = {} if done is None else done.end
         start = {p: max(done_to.get(p, 0), starts.get(p, 0)) for p in {*done_to, *ends}}
     behind = [p for p, end in ends.items() if end > start[p]]
-    if not behind:
+    # Retention took all that was left: a step without offsets tells so who waits for the table, as `kafka-ds erase`.
+    is_passed_over = done is not None and any(at > done.end.get(p, at) for p, at in start.items())
+    if not behind and not is_passed_over:
         return None
-    most = max(1, limit // len(behind))
+    most = max(1, limit // max(len(behind), 1))
     end = {p: min(max(ends.get(p, 0), at), at + most) for p, at in start.items()}
     return TableStep(number=number, topic_id=topic_id, mode=mode, start=start, end=end)

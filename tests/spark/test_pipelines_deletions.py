@@ -20,7 +20,7 @@ from kafka_ds.topic.typed_steps import TableStep
 from spark_conf.pipelines import deleted_topics, typed_table
 from spark_conf.pipelines.deletions import Deletions
 from spark_conf.pipelines.pipelines import Pipelines
-from spark_conf.pipelines.typed_table import write
+from spark_conf.pipelines.typed_table import TypedTable, write
 from tests.fakes.process_death import ProcessDied
 from tests.processes import wait_until
 from tests.spark.topics import Topic
@@ -146,6 +146,13 @@ def test_rows_leave_with_the_records_of_a_topic_without_a_table(
     delete_records(topic, 2)
     keep_anew(spark, topic)
     assert (offsets(topic), errors_of(topic)) == ([2], [])
+    # An erasure waits until the table has come past what it erases.
+    send(topic, b"3")
+    delete_records(topic, 4)
+    keep_anew(spark, topic)
+    lake = str(topic.broker.lake)
+    done = TypedTable(spark, LocalStore(lake), lake, topic.name).last_step()
+    assert (offsets(topic), done and done.end) == ([], {0: 4})
 
 
 @pytest.mark.slow

@@ -80,6 +80,12 @@ def test_nothing_new_is_no_step() -> None:
     assert after(DONE, p0=3, p1=5) is None
 
 
+def test_a_table_comes_past_what_retention_took_also_if_nothing_is_left() -> None:
+    done = replace(DONE, end={0: 1, 1: 5})
+    assert after(done, p0=2, p1=5) == replace(done, number=5, start={0: 2, 1: 5}, end={0: 2, 1: 5})
+    assert after(replace(DONE, end={0: 2, 1: 5}), p0=2, p1=5) is None
+
+
 def test_of_a_step_that_was_begun_no_offset_is_passed_over() -> None:
     begun = TableStep(number=5, topic_id="t", mode="append", start=DONE.end, end={0: 11, 1: 5})
     assert after(DONE, begun, p0=30, p1=5) == begun
