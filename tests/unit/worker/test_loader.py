@@ -179,24 +179,16 @@ def test_a_copied_setting_is_an_error(worker: LoadingWorker) -> None:
     assert worker.lead(0) == [10]
 
 
-def test_what_was_deleted_does_not_come_back(worker: LoadingWorker) -> None:
-    write(worker, 0)
-    assert worker.lead(0) == [10]
-    worker.storage.delete_topic(TOPIC, TOPIC_ID)
-    assert not worker.store.list("_loads")
-    with pytest.raises(StorageError, match="is not in the lake"):
-        worker.lead(0, topic_id=OTHER_ID)
-    assert not worker.store.list("_loads")
-
-
-def test_a_load_whose_topic_is_deleted_meanwhile_gets_no_other(worker: LoadingWorker) -> None:
+@pytest.mark.parametrize("is_read_before", [False, True])
+def test_what_was_deleted_does_not_come_back(worker: LoadingWorker, is_read_before: bool) -> None:
     write(worker, 0)
     assert worker.lead(0) == [10]
     data = worker.store.read(load_file(LOAD))
     worker.storage.delete_topic(TOPIC, TOPIC_ID)
+    assert not worker.store.list("_loads")
     read = worker.store.read
     worker.store.read = lambda path: (  # type: ignore[method-assign]
-        data if path == load_file(LOAD) else read(path)
+        data if is_read_before and path == load_file(LOAD) else read(path)
     )
     with pytest.raises(StorageError, match="is not in the lake"):
         worker.lead(0, topic_id=OTHER_ID)
