@@ -3,14 +3,17 @@
 import json
 import re
 import zipfile
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from kafka_ds.protocol.messages import OWN_TAGS_FROM
-from kafka_ds.protocol.plan import ArrayPlan, FieldPlan, PlannedField, StructPlan
-from kafka_ds.protocol.types import MISSING, NO_UUID, Field, Versions, fields_of
+from kafka_ds.protocol.plan import ArrayPlan, FieldPlan, PlannedField, StructPlan, plan
+from kafka_ds.protocol.types import MISSING, NO_UUID, Field, Versions, fields_of, message_info
 from kafka_ds.protocol.types import versions as our_versions
+from kafka_ds.records.batch import Record, build_batch
+from tests.apache_kafka import dump
 
 TYPES = {
     "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "u16": "uint16", "u32": "uint32", "f64": "float64",
@@ -119,3 +122,23 @@ class Comparison:
         if isinstance(element, StructPlan):
             name = theirs["type"].removeprefix("[]")
             self.struct(element, theirs.get("fields") or self.common[name])
+
+
+def assert_declared(cls: type, theirs: dict[str, Any]) -> None:
+    """A class has the versions and the fields of Kafka's definition."""
+    info = message_info(cls)
+    assert info.versions == kafka_range(theirs["validVersions"])
+    assert info.flexible == kafka_range(theirs["flexibleVersions"])
+    for version in range(info.versions.first, info.versions.last + 1):
+        Comparison(theirs, version).struct(plan(cls, version), theirs["fields"])
+
+
+def shown_by_dump(
+    jars: Path, folder: Path, records: Iterable[tuple[bytes, bytes | None]], decoder: str
+) -> list[tuple[str, str]]:
+    """Keys and values as Kafka's kafka-dump-log.sh shows them."""
+    log = folder / "00000000000000000000.log"
+    log.write_bytes(build_batch([Record(i, 9, *each) for i, each in enumerate(records)]))
+    told = dump(jars, [log], decoder).splitlines()
+    lines = [line.partition(" key: ")[2] for line in told if " key: " in line]
+    return [(key, value) for key, _, value in (line.partition(" payload: ") for line in lines)]

@@ -32,12 +32,13 @@ from kafka_ds.protocol.messages.persisted_consumer_groups import (
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMemberMetadataValue,
 )
-from kafka_ds.protocol.plan import plan
 from kafka_ds.protocol.types import fields_of, is_struct, message_info, uuid_text
 from kafka_ds.protocol.versioned import encode_numbered
-from kafka_ds.records.batch import Record, build_batch
-from tests.apache_kafka import dump
-from tests.wire.definitions import Comparison, definition, kafka_range
+from tests.wire.definitions import (
+    assert_declared,
+    definition,
+    shown_by_dump,
+)
 from tests.wire.random_messages import random_message
 
 CLASSES = list(dict.fromkeys(cls for types in RECORD_TYPES.values() for cls in types))
@@ -58,11 +59,7 @@ def record_definition(
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_a_record_is_declared_as_kafka_defines_it(cls: type, kafka_jars: Path) -> None:
     theirs = record_definition(kafka_jars, cls.__name__)
-    info = message_info(cls)
-    assert info.versions == kafka_range(theirs["validVersions"])
-    assert info.flexible == kafka_range(theirs["flexibleVersions"])
-    for version in range(info.versions.first, info.versions.last + 1):
-        Comparison(theirs, version).struct(plan(cls, version), theirs["fields"])
+    assert_declared(cls, theirs)
 
 
 @pytest.mark.parametrize("cls", [ConsumerProtocolSubscription, ConsumerProtocolAssignment])
@@ -70,10 +67,7 @@ def test_what_consumers_tell_each_other_is_declared_as_kafka_defines_it(
     cls: type, kafka_clients_jar: Path
 ) -> None:
     theirs = record_definition(kafka_clients_jar.parent, cls.__name__, "kafka-clients")
-    info = message_info(cls)
-    assert info.versions == kafka_range(theirs["validVersions"])
-    for version in range(info.versions.first, info.versions.last + 1):
-        Comparison(theirs, version).struct(plan(cls, version), theirs["fields"])
+    assert_declared(cls, theirs)
 
 
 def test_what_a_later_consumer_adds_is_passed_over() -> None:
@@ -194,18 +188,12 @@ def test_kafkas_own_tool_reads_what_we_write(kafka_jars: Path, tmp_path: Path) -
         (group_key, empty, 3),
         (group_key, None, 0),
     ]
-    batch = build_batch(
-        [
-            Record(i, 9, encode_key(key), None if value is None else encode_value(value, version))
-            for i, (key, value, version) in enumerate(records)
-        ]
-    )
-    log = tmp_path / "00000000000000000000.log"
-    log.write_bytes(batch)
-    told = dump(kafka_jars, [log], "--offsets-decoder")
-    lines = [line.partition(" key: ")[2] for line in told.splitlines() if " key: " in line]
-    for line, (key, value, version) in zip(lines, records, strict=True):
-        shown_key, _, shown_value = line.partition(" payload: ")
+    written = [
+        (encode_key(key), None if value is None else encode_value(value, version))
+        for key, value, version in records
+    ]
+    shown = shown_by_dump(kafka_jars, tmp_path, written, "--offsets-decoder")
+    for (shown_key, shown_value), (key, value, version) in zip(shown, records, strict=True):
         assert json.loads(shown_key)["data"] == as_kafka_shows(key, 0)
         if value is None:
             assert shown_value == "<DELETE>"

@@ -20,11 +20,11 @@ from kafka_ds.protocol.messages.persisted_share_state import (
     encode_value,
 )
 from kafka_ds.protocol.messages.share_state import StateBatch
-from kafka_ds.protocol.plan import plan
-from kafka_ds.protocol.types import message_info
-from kafka_ds.records.batch import Record, build_batch
-from tests.apache_kafka import dump
-from tests.wire.definitions import Comparison, definition, kafka_range
+from tests.wire.definitions import (
+    assert_declared,
+    definition,
+    shown_by_dump,
+)
 from tests.wire.random_messages import random_message
 
 CLASSES = [ShareSnapshotKey, ShareSnapshotValue, ShareUpdateKey, ShareUpdateValue]
@@ -63,11 +63,8 @@ def update() -> ShareUpdateValue:
 def test_a_record_is_declared_as_kafka_defines_it(cls: type, kafka_jars: Path) -> None:
     jar = next(kafka_jars.glob("kafka-share-coordinator-[0-9]*.jar"))
     theirs = definition(jar, cls.__name__)
-    info = message_info(cls)
-    assert info.versions == kafka_range(theirs["validVersions"])
-    assert info.flexible == kafka_range(theirs["flexibleVersions"])
     assert theirs["apiKey"] == ("Update" in cls.__name__)
-    Comparison(theirs, 0).struct(plan(cls, 0), theirs["fields"])
+    assert_declared(cls, theirs)
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
@@ -104,17 +101,10 @@ def test_what_is_not_known_is_not_guessed() -> None:
 @pytest.mark.jars
 def test_kafkas_own_tool_reads_what_we_write(kafka_jars: Path, tmp_path: Path) -> None:
     pairs: list[tuple[Any, Any]] = [(SNAPSHOT, snapshot()), (UPDATE, update()), (SNAPSHOT, None)]
-    batch = build_batch(
-        [
-            Record(i, 9, encode_key(key), None if value is None else encode_value(value))
-            for i, (key, value) in enumerate(pairs)
-        ]
-    )
-    log = tmp_path / "00000000000000000000.log"
-    log.write_bytes(batch)
-    told = dump(kafka_jars, [log], "--share-group-state-decoder")
-    lines = [line.partition(" key: ")[2] for line in told.splitlines() if " key: " in line]
-    shown = [line.partition(" payload: ")[::2] for line in lines]
+    written = [
+        (encode_key(key), None if value is None else encode_value(value)) for key, value in pairs
+    ]
+    shown = shown_by_dump(kafka_jars, tmp_path, written, "--share-group-state-decoder")
     names = {"groupId": "gä", "topicId": "AAECAwQFBgcICQoLDA0ODw", "partition": 3}
     assert [json.loads(key) for key, _ in shown] == [
         {"type": kind, "data": names} for kind in ("0", "1", "0")

@@ -18,11 +18,11 @@ from kafka_ds.protocol.messages.persisted_transactions import (
     encode_key,
     encode_value,
 )
-from kafka_ds.protocol.plan import plan
-from kafka_ds.protocol.types import message_info
-from kafka_ds.records.batch import Record, build_batch
-from tests.apache_kafka import dump
-from tests.wire.definitions import Comparison, definition, kafka_range
+from tests.wire.definitions import (
+    assert_declared,
+    definition,
+    shown_by_dump,
+)
 from tests.wire.random_messages import random_message
 
 CLASSES = [TransactionLogKey, TransactionLogValue]
@@ -40,12 +40,8 @@ def record_definition(jars: Path, name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_a_record_is_declared_as_kafka_defines_it(cls: type, kafka_jars: Path) -> None:
     theirs = record_definition(kafka_jars, cls.__name__)
-    info = message_info(cls)
-    assert info.versions == kafka_range(theirs["validVersions"])
-    assert info.flexible == kafka_range(theirs["flexibleVersions"])
     assert theirs["apiKey"] == 0
-    for version in range(info.versions.first, info.versions.last + 1):
-        Comparison(theirs, version).struct(plan(cls, version), theirs["fields"])
+    assert_declared(cls, theirs)
 
 
 @pytest.mark.parametrize("version", [0, 1])
@@ -101,17 +97,10 @@ def test_kafkas_own_tool_reads_what_we_write(kafka_jars: Path, tmp_path: Path) -
         (None, 0),
     ]
     key = encode_key(TransactionLogKey(transactional_id="tä"))
-    batch = build_batch(
-        [
-            Record(i, 9, key, None if value is None else encode_value(value, version))
-            for i, (value, version) in enumerate(values)
-        ]
-    )
-    log = tmp_path / "00000000000000000000.log"
-    log.write_bytes(batch)
-    told = dump(kafka_jars, [log], "--transaction-log-decoder")
-    lines = [line.partition(" key: ")[2] for line in told.splitlines() if " key: " in line]
-    shown = [line.partition(" payload: ")[::2] for line in lines]
+    written = [
+        (key, None if value is None else encode_value(value, version)) for value, version in values
+    ]
+    shown = shown_by_dump(kafka_jars, tmp_path, written, "--transaction-log-decoder")
     assert all(json.loads(key)["data"] == {"transactionalId": "tä"} for key, _ in shown)
     bodies = [json.loads(body) if body != "<DELETE>" else None for _, body in shown]
     assert bodies[0] == {
