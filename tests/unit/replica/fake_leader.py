@@ -301,6 +301,16 @@ def leading(*values: str, epoch: int = 1) -> tuple[FakeLeader, Log]:
     return leader, log
 
 
+def diverge(leader: FakeLeader, log: Log, other: Log) -> None:
+    """What a leader has in its epoch 2, and a follower's log that departs from it after the first record."""
+    for each in (log, other):
+        append(each, "both", 1)
+    append(other, "never committed", 1)
+    other.flush(wait=True)
+    leader.lead(log, 2)
+    append(log, "new", 2)
+
+
 def log_of(
     topic: str,
     index: int,

@@ -23,6 +23,7 @@ from tests.loops import in_loop, until
 from tests.unit.replica.fake_leader import (
     SETTINGS,
     FakeLeader,
+    diverge,
     following,
     has_all,
     leading,
@@ -238,12 +239,7 @@ async def test_what_diverges_of_many_logs_is_written_down_at_once() -> None:
     leader, followed = FakeLeader(), []
     for index in range(20):
         log, other = log_of("t", index), log_of("t", index)
-        for each in (log, other):
-            append(each, "both", 1)
-        append(other, "never committed", 1)
-        other.flush(wait=True)
-        leader.lead(log, 2)
-        append(log, "new", 2)
+        diverge(leader, log, other)
         followed.append((other, log))
     async with following(leader) as broker:
         partitions = [broker.follow(other, 2) for other, _ in followed]

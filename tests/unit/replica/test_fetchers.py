@@ -25,6 +25,7 @@ from tests.unit.replica.fake_leader import (
     LEADER,
     SETTINGS,
     FakeLeader,
+    diverge,
     following,
     has_all,
     leading,
@@ -353,12 +354,7 @@ async def test_an_answer_for_a_partition_that_is_led_here_by_now_is_not_taken() 
 async def test_nothing_is_fetched_before_the_disk_knows_of_a_cut() -> None:
     """Not even by the fetcher of the next leader, while the one that cut is gone already."""
     leader, log, other = FakeLeader(), open_log(MemoryDisk()), open_log(MemoryDisk())
-    append(log, "both", 1)
-    append(other, "both", 1)
-    append(other, "never committed", 1)
-    other.flush(wait=True)
-    leader.lead(log, 2)
-    append(log, "new", 2)
+    diverge(leader, log, other)
     written = asyncio.Event()
 
     async def write(_folder: str) -> None:
@@ -381,12 +377,7 @@ async def test_nothing_is_fetched_before_the_disk_knows_of_a_cut() -> None:
 @in_loop
 async def test_a_cut_that_could_not_be_written_is_written_before_anything_is_fetched() -> None:
     leader, log, other = FakeLeader(), open_log(MemoryDisk()), open_log(MemoryDisk())
-    append(log, "both", 1)
-    append(other, "both", 1)
-    append(other, "never committed", 1)
-    other.flush(wait=True)
-    leader.lead(log, 2)
-    append(log, "new", 2)
+    diverge(leader, log, other)
     tried = 0
     has_room = False
 
@@ -448,12 +439,7 @@ async def test_a_full_directory_keeps_no_cut_of_another_one_waiting() -> None:
             partition=index,
             topic_id=b"t" * 16,
         )
-        for each in (log, other):
-            append(each, "both", 1)
-        append(other, "never committed", 1)
-        other.flush(wait=True)
-        leader.lead(log, 2)
-        append(log, "new", 2)
+        diverge(leader, log, other)
         followed.append((other, log))
     has_room = False
 
