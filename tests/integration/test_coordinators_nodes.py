@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -266,24 +268,34 @@ STATE, OFFSETS = "__transaction_state", "__consumer_offsets"
 protocols = pytest.mark.parametrize("second", [False, True], ids=["KIP-98", "KIP-890"])
 
 
-async def prepare(cluster: Cluster) -> None:
+async def begun(cluster: Cluster, *, second: bool = False) -> Transactions:
+    """A producer with an id."""
+    producer = Transactions(cluster, "x", second=second)
+    await producer.begin()
+    return producer
+
+
+@asynccontextmanager
+async def prepared(folder: Path, **settings: Any) -> AsyncIterator[Cluster]:
     """Topic t with a partition on each broker; who coordinates transactions is 1, groups 2."""
-    assignments = [
-        CreatableReplicaAssignment(partition_index=i, broker_ids=[i + 1]) for i in range(3)
-    ]
-    topic = CreatableTopic(
-        name="t", num_partitions=-1, replication_factor=-1, assignments=assignments, configs=[]
-    )
-    answer = await cluster.controller.ask(CreateTopicsRequest(topics=[topic]), 7)
-    assert answer.topics[0].error_code == NONE, answer
-    await coordinator(cluster, TRANSACTION_TYPE, "x")
-    await coordinator(cluster, GROUP_TYPE, "g")
-    await move(cluster, STATE, 0, 1, 2, 3)
-    await move(cluster, OFFSETS, 0, 2, 3, 1)
-    await cluster.until(
-        "everybody to know the topic",
-        lambda: all(len(each.node.metadata.topics) == 3 for each in cluster.nodes.values()),
-    )
+    async with in_process_cluster(folder, 3, **SETTINGS, **settings) as cluster:
+        assignments = [
+            CreatableReplicaAssignment(partition_index=i, broker_ids=[i + 1]) for i in range(3)
+        ]
+        topic = CreatableTopic(
+            name="t", num_partitions=-1, replication_factor=-1, assignments=assignments, configs=[]
+        )
+        answer = await cluster.controller.ask(CreateTopicsRequest(topics=[topic]), 7)
+        assert answer.topics[0].error_code == NONE, answer
+        await coordinator(cluster, TRANSACTION_TYPE, "x")
+        await coordinator(cluster, GROUP_TYPE, "g")
+        await move(cluster, STATE, 0, 1, 2, 3)
+        await move(cluster, OFFSETS, 0, 2, 3, 1)
+        await cluster.until(
+            "everybody to know the topic",
+            lambda: all(len(each.node.metadata.topics) == 3 for each in cluster.nodes.values()),
+        )
+        yield cluster
 
 
 async def read(cluster: Cluster, index: int, *, isolation_level: int = 1) -> list[bytes | None]:
@@ -322,8 +334,7 @@ async def stable(cluster: Cluster) -> None:
 
 @in_loop
 async def test_one_coordinator_is_named_by_all_and_others_refuse(tmp_path: Path) -> None:
-    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
-        await prepare(cluster)
+    async with prepared(tmp_path) as cluster:
         for topic in (STATE, OFFSETS):
             assert len(cluster.controller.node.metadata.topics[topic].partitions[0].replicas) == 3
         assert await coordinator(cluster, TRANSACTION_TYPE, "x") is cluster.nodes[1]
@@ -336,10 +347,8 @@ async def test_one_coordinator_is_named_by_all_and_others_refuse(tmp_path: Path)
 @protocols
 @in_loop
 async def test_a_transaction_ends_on_all_brokers(tmp_path: Path, second: bool) -> None:
-    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
-        await prepare(cluster)
-        producer = Transactions(cluster, "x", second=second)
-        await producer.begin()
+    async with prepared(tmp_path) as cluster:
+        producer = await begun(cluster, second=second)
         for number, committed in enumerate((True, False)):
             if not second:
                 assert await producer.add(0, 1, 2) is NONE
@@ -356,10 +365,8 @@ async def test_a_transaction_ends_on_all_brokers(tmp_path: Path, second: bool) -
 
 @in_loop
 async def test_who_did_not_add_a_partition_may_not_write_to_it(tmp_path: Path) -> None:
-    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
-        await prepare(cluster)
-        producer = Transactions(cluster, "x")
-        await producer.begin()
+    async with prepared(tmp_path) as cluster:
+        producer = await begun(cluster)
         assert await producer.write(2, b"outside") is ErrorCode.TRANSACTION_ABORTABLE
         assert await producer.add(2) is NONE
         assert await producer.write(2, b"inside") is NONE
@@ -373,10 +380,8 @@ async def test_who_did_not_add_a_partition_may_not_write_to_it(tmp_path: Path) -
 
 @in_loop
 async def test_batches_that_wait_for_a_coordinator_keep_their_order(tmp_path: Path) -> None:
-    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
-        await prepare(cluster)
-        producer = Transactions(cluster, "x", second=True)
-        await producer.begin()
+    async with prepared(tmp_path) as cluster:
+        producer = await begun(cluster, second=True)
         waiting = []
         for value in (b"a", b"b", b"c"):
             request, version = producer.produce(producer.batch([value], 2), 2)
@@ -394,10 +399,8 @@ async def test_batches_that_wait_for_a_coordinator_keep_their_order(tmp_path: Pa
 
 @in_loop
 async def test_what_was_verified_before_a_marker_is_not_written_behind_it(tmp_path: Path) -> None:
-    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
-        await prepare(cluster)
-        producer = Transactions(cluster, "x")
-        await producer.begin()
+    async with prepared(tmp_path) as cluster:
+        producer = await begun(cluster)
         assert await producer.add(2) is NONE
         request, version = producer.produce(producer.batch([b"late"], 2), 2)
         writing = asyncio.ensure_future(cluster.nodes[3].ask(request, version))
@@ -416,10 +419,8 @@ async def test_a_write_waits_for_the_end_of_the_transaction_before(
 ) -> None:
     """As in Kafka (KAFKA-18575). A refused one would come again after the client's backoff, in each transaction."""
     patience = {"add_partitions_to_txn_retry_backoff_max_ms": 60_000}
-    async with in_process_cluster(tmp_path, 3, **SETTINGS, **patience) as cluster:
-        await prepare(cluster)
-        producer = Transactions(cluster, "x", second=True)
-        await producer.begin()
+    async with prepared(tmp_path, **patience) as cluster:
+        producer = await begun(cluster, second=True)
         for index in (0, 2):
             assert await producer.write(index, b"first") is NONE
         with monkeypatch.context() as broken:
@@ -444,10 +445,8 @@ async def test_a_write_waits_for_the_end_of_the_transaction_before(
 async def test_a_marker_of_the_transaction_before_refuses_no_write_of_the_next(
     tmp_path: Path,
 ) -> None:
-    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
-        await prepare(cluster)
-        producer = Transactions(cluster, "x", second=True)
-        await producer.begin()
+    async with prepared(tmp_path) as cluster:
+        producer = await begun(cluster, second=True)
         request, version = producer.produce(producer.batch([b"v"], 2), 2)
         writing = asyncio.ensure_future(cluster.nodes[3].ask(request, version))
         await asyncio.sleep(0)  # The question is on its way.
@@ -487,10 +486,8 @@ async def write_marker(
 async def test_markers_of_a_former_coordinator_and_of_a_former_transaction_are_fenced(
     tmp_path: Path,
 ) -> None:
-    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
-        await prepare(cluster)
-        producer = Transactions(cluster, "x", second=True)
-        await producer.begin()
+    async with prepared(tmp_path) as cluster:
+        producer = await begun(cluster, second=True)
         assert await producer.write(2, b"first") is NONE
         assert await producer.end(committed=True) is NONE
         await stable(cluster)
@@ -515,10 +512,8 @@ async def test_markers_of_a_former_coordinator_and_of_a_former_transaction_are_f
 async def test_the_next_coordinator_completes_what_was_decided(
     tmp_path: Path, second: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
-        await prepare(cluster)
-        producer = Transactions(cluster, "x", second=second)
-        await producer.begin()
+    async with prepared(tmp_path) as cluster:
+        producer = await begun(cluster, second=second)
         if not second:
             assert await producer.add(0, 1, 2) is NONE
         for index in range(3):
@@ -541,10 +536,8 @@ async def test_the_next_coordinator_completes_what_was_decided(
 
 @in_loop
 async def test_an_open_transaction_goes_on_with_the_next_coordinator(tmp_path: Path) -> None:
-    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
-        await prepare(cluster)
-        producer = Transactions(cluster, "x", second=True)
-        await producer.begin()
+    async with prepared(tmp_path) as cluster:
+        producer = await begun(cluster, second=True)
         assert await producer.write(1, b"before") is NONE
         await move(cluster, STATE, 0, 2, 3, 1)
         await move(cluster, OFFSETS, 0, 3, 1, 2)
@@ -560,8 +553,7 @@ async def test_an_open_transaction_goes_on_with_the_next_coordinator(tmp_path: P
 
 @in_loop
 async def test_an_open_transaction_is_timed_out_by_the_next_coordinator(tmp_path: Path) -> None:
-    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
-        await prepare(cluster)
+    async with prepared(tmp_path) as cluster:
         producer = Transactions(cluster, "x")
         await producer.begin(timeout_ms=1_000)
         assert await producer.add(2) is NONE
@@ -575,10 +567,8 @@ async def test_an_open_transaction_is_timed_out_by_the_next_coordinator(tmp_path
 @in_loop
 async def test_each_replica_tells_of_its_producers(tmp_path: Path) -> None:
     """What `kafka-transactions find-hanging --broker-id` asks of one broker."""
-    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
-        await prepare(cluster)
-        producer = Transactions(cluster, "x", second=True)
-        await producer.begin()
+    async with prepared(tmp_path) as cluster:
+        producer = await begun(cluster, second=True)
         assert await producer.send_offset("g", 3) is NONE
 
         async def told(broker: InProcess, topic: str) -> tuple[int, list[int]]:
@@ -595,10 +585,8 @@ async def test_each_replica_tells_of_its_producers(tmp_path: Path) -> None:
 @in_loop
 async def test_a_former_coordinator_confirms_nothing(tmp_path: Path) -> None:
     """It had said of the transaction before that it was committed, and took the next one's end for a repeat."""
-    async with in_process_cluster(tmp_path, 3, **SETTINGS, request_timeout_ms=2_000) as cluster:
-        await prepare(cluster)
-        producer = Transactions(cluster, "x")
-        await producer.begin()
+    async with prepared(tmp_path, request_timeout_ms=2_000) as cluster:
+        producer = await begun(cluster)
         assert await producer.add(2) is NONE
         assert await producer.write(2, b"first") is NONE
         assert await producer.end(committed=True) is NONE
@@ -629,8 +617,7 @@ def nothing_is_open(broker: InProcess) -> bool:
 
 @in_loop
 async def test_members_that_wait_are_told_of_a_move(tmp_path: Path) -> None:
-    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
-        await prepare(cluster)
+    async with prepared(tmp_path) as cluster:
         protocol = JoinGroupRequestProtocol(name="range", metadata=b"")
         request = JoinGroupRequest(
             group_id="g",
@@ -652,8 +639,7 @@ async def test_members_that_wait_are_told_of_a_move(tmp_path: Path) -> None:
 @in_loop
 async def test_a_commit_is_in_the_log_or_refused_when_its_coordinator_goes(tmp_path: Path) -> None:
     """Whoever was told that an offset is committed finds it, at whatever moment the coordinator moved."""
-    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
-        await prepare(cluster)
+    async with prepared(tmp_path) as cluster:
         partition = OffsetCommitRequestPartition(
             partition_index=0, committed_offset=0, committed_metadata=""
         )
