@@ -138,7 +138,7 @@ def test_a_restore_makes_deleted_rows_reappear(table):
 def test_files_are_rewritten_without_what_is_deleted(table):
     mark(table, 10, [0, 3, 9])
     snapshot = table.read()
-    files = snapshot.find(0, 0, 39)
+    files = snapshot.index.find(0, 0, 39)
     reader = FileReader(table.log.store)
     made = rewrite_files(
         table.log.store,
@@ -154,7 +154,7 @@ def test_files_are_rewritten_without_what_is_deleted(table):
 
 def test_a_removal_names_the_vector_and_meets_no_other(table):
     """Else the file would stay in the table, with its deleted rows in a new layout beside it."""
-    stale = table.read().find(0, 10, 10)[0]
+    stale = table.read().index.find(0, 10, 10)[0]
     mark(table, 10, [0, 3, 9])
 
     def removal(entry):
@@ -166,8 +166,8 @@ def test_a_removal_names_the_vector_and_meets_no_other(table):
 
     with pytest.raises(FilesRemoved):
         table.commit(removal(stale), begun_ms=table.begin_ms())
-    assert len(table.read().find(0, 10, 10)) == 1
-    table.commit(removal(table.read().find(0, 11, 11)[0]), begun_ms=table.begin_ms())
+    assert len(table.read().index.find(0, 10, 10)) == 1
+    table.commit(removal(table.read().index.find(0, 11, 11)[0]), begun_ms=table.begin_ms())
     all_have(table, [*range(10), *range(20, 40)])
     assert len(DeltaTable(table.log.store.uri(table.folder)).file_uris()) == 3
 
@@ -189,10 +189,10 @@ def test_a_vector_in_a_file(table):
     wanted = [each for each in range(40) if each not in (10, 13, 19)]
     all_have(table, wanted)
     later_ms = table.log.clock.wall_ms() + 30 * DAY_MS
-    assert vacuum(table.log, now_ms=later_ms, dry_run=True) == []
+    assert vacuum(table.log, now_ms=later_ms) == []
     table.log.store.put_durable(path, data[:-2] + b"xx")
     with pytest.raises(UnreadableFile, match="deletion vector"):
-        _rows(table.read(), table.read().find(0, 0, 39))
+        _rows(table.read(), table.read().index.find(0, 0, 39))
 
 
 def test_what_is_deleted_stays_so_when_a_file_is_added_back(table):

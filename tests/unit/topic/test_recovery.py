@@ -262,7 +262,7 @@ def test_what_lies_below_the_log_start_is_not_missing(table):
 
 
 def test_files_that_were_vacuumed_stay_missing_until_somebody_gives_them_up(table):
-    path = next(each.path for each in table.read().find(0, 30, 39))
+    path = next(each.path for each in table.read().index.find(0, 30, 39))
     delta(table).restore(2)
     table.read()
     table.log.store.delete(path)
@@ -303,9 +303,9 @@ def test_orphans_are_not_removed_while_they_are_missing(table):
     def kept(snapshot):
         return missing_files_of(table.folder, snapshot.txns)
 
-    assert vacuum(table.log, now_ms=later_ms, kept=kept, dry_run=True) == []
+    assert vacuum(table.log, now_ms=later_ms, kept=kept) == []
     give_up(table.log.store.root, "orders")
-    assert len(vacuum(table.log, now_ms=later_ms, kept=kept, dry_run=True)) == 2
+    assert len(vacuum(table.log, now_ms=later_ms, kept=kept)) == 2
 
 
 def test_of_a_file_that_comes_back_in_part_the_rest_stays_missing(table):
@@ -337,7 +337,7 @@ def test_what_is_settled_leaves_no_older_mark_of_the_same_file(table, settle):
 @pytest.mark.parametrize("is_newest_first", [True, False])
 def test_a_mark_that_is_settled_settles_no_other_of_the_same_file(table, is_newest_first):
     """A checkpoint holds them in any order."""
-    path = table.read().find(0, 30, 39)[0].action_path
+    path = table.read().index.find(0, 30, 39)[0].action_path
     old, new = (
         missing_mark(
             MissingRange(
