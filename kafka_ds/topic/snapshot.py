@@ -141,10 +141,6 @@ class TopicSnapshot(TableSnapshot):
             key=lambda each: (each.range.partition, each.range.start_offset),
         )
 
-    def find(self, partition: int, start_offset: int, end_offset: int) -> list[FileEntry]:
-        """The files that may hold offsets of [start_offset, end_offset], by first offset."""
-        return self.index.find(partition, start_offset, end_offset)
-
     def _number(self, partition: int, kind: AppIdKind) -> int | None:
         topic_id = self.topic_id
         return None if topic_id is None else self.txns.get(app_id(topic_id, partition, kind))

@@ -168,7 +168,7 @@ def delta_commit(data: bytes) -> None:
         snapshot = TopicSnapshot(DeltaLog(store, "t", clock=store.clock), "t")
         snapshot.read()
         for partition in snapshot.partitions():
-            snapshot.find(partition, 0, 10**9)
+            snapshot.index.find(partition, 0, 10**9)
     except (CorruptLog, ForeignTable, UnreadableFile):
         return
 

@@ -215,7 +215,7 @@ def test_epochs_are_known_up_to_the_last_row(store: MemoryStore, tmp_path: Path)
     found = WorkerBench(store)
     table = TopicTable(store, TOPIC, clock=store.clock)
     table.read()
-    (last,) = table.snapshot.find(0, 20, 29)
+    (last,) = table.snapshot.index.find(0, 20, 29)
     gone = remove_action(path=last.action_path, partition_values={}, size=1, deleted_ms=1)
 
     def ending_behind(**change: Any) -> tuple[object, int | None]:

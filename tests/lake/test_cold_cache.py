@@ -170,7 +170,7 @@ def test_what_comes_after_a_chunk_is_prepared_while_somebody_is_at_that(
     lake = ColdLake(tmp_path)
     lake.start(memory_bytes=16 << 20)
     snapshot = TopicSnapshot.load(lake.store, TOPIC)
-    _, second, third = (each.path for each in snapshot.find(0, 0, 3 * FILE_ROWS - 1))
+    _, second, third = (each.path for each in snapshot.index.find(0, 0, 3 * FILE_ROWS - 1))
     footer, rows, ahead = Hold(), Hold(), threading.Event()
     looks: Counter[int] = Counter()
     read_footer, read_rows, look = FileReader.footer, FileReader.read, TopicTables.get

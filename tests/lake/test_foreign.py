@@ -76,7 +76,7 @@ def test_erasing_one_key_while_we_go_on_writing(table):
     assert offsets(table, 1) == [each for each in expected if each < 1000]
     (seen,) = table.snapshot.foreign_commits
     assert (seen.erased_rows, seen.complaint) == (22, None)
-    assert len(table.snapshot.find(0, 305, 305)) == 1, "a gap lies inside of a file"
+    assert len(table.snapshot.index.find(0, 305, 305)) == 1, "a gap lies inside of a file"
     write_checkpoint(table.log)
     assert offsets(table, snapshot=TopicSnapshot.load(table.log.store, "orders")) == expected
 

@@ -41,7 +41,7 @@ def test_a_table_of_many_files(tmp_path, count):
     lots = random.Random(1)
     wanted = [(lots.randrange(PARTITIONS), lots.randrange(end)) for _ in range(20_000)]
     timer.lap("(drawing lots)")
-    found = [snapshot.find(*place, place[1]) for place in wanted]
+    found = [snapshot.index.find(*place, place[1]) for place in wanted]
     timer.lap("find an offset", times=len(wanted))
     assert all(
         len(files) == 1 and files[0].min_offset <= offset <= files[0].max_offset
@@ -55,5 +55,5 @@ def test_a_table_of_many_files(tmp_path, count):
     timer.lap("commit a range", times=len(parts))
     assert snapshot.refresh() and snapshot.highest_offset_in_remote_storage(0) == end + 200
     timer.lap("follow twenty commits")
-    assert len(snapshot.find(0, end - 5, end + 15)) == 3
+    assert len(snapshot.index.find(0, end - 5, end + 15)) == 3
     timer.lap("find after that")

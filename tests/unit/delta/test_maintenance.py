@@ -305,7 +305,7 @@ def littered(table, tmp_path):
         store.put_durable(f"topics/orders/_residue/partition=0/{name}.residue", b"x")
     store.put_durable("topics/orders/_other/x", b"x")
     grow_old(tmp_path, 8)
-    (entry,) = table.snapshot.find(0, 0, 9)
+    (entry,) = table.snapshot.index.find(0, 0, 9)
     gone = remove_action(path=entry.action_path, partition_values={}, size=1, deleted_ms=now_ms())
     log = table.log
     attempt = log.begin(maintenance.PlainChange("DELETE", actions=[gone]))

@@ -30,7 +30,7 @@ def foreign_commit(store, *actions, operation="WRITE", table="topics/orders", mo
 def mark(table, start, positions, *, vector=None):
     """DELETE as Spark does it where vectors are on; gives the version."""
     snapshot = table.read()
-    (entry,) = snapshot.find(0, start, start)
+    (entry,) = snapshot.index.find(0, start, start)
     of_file = {"path": entry.action_path, "partitionValues": {"partition": "0"}, "size": entry.size}
     add = {**of_file, "modificationTime": 1, "dataChange": True}
     low, high = {"offset": start}, {"offset": start + 9}

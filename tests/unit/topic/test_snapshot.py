@@ -53,7 +53,7 @@ def test_a_table_is_followed(store, table):
     assert snapshot.refresh()
     assert snapshot.version == 3 and snapshot.highest_offset_in_remote_storage(0) == 29
     assert ranges(snapshot) == [(0, 9), (10, 19), (20, 29)]
-    assert len(snapshot.find(0, 5, 12)) == 2
+    assert len(snapshot.index.find(0, 5, 12)) == 2
 
 
 def test_time_travel(store, table):
@@ -69,7 +69,7 @@ def test_time_travel(store, table):
 
 def test_a_checkpoint_says_what_the_commits_say(store, table):
     copies(table, 5)
-    (entry,) = table.snapshot.find(0, 0, 9)
+    (entry,) = table.snapshot.index.find(0, 0, 9)
     foreign_commit(
         store,
         remove_action(path=entry.action_path, partition_values={}, size=1, deleted_ms=2**41),
@@ -201,7 +201,7 @@ def test_files_of_other_engines(store, table, tmp_path):
 
 def test_foreign_commits_are_accounted_for(store, table):
     copies(table, 2)
-    entry = table.snapshot.find(0, 0, 9)[0]
+    entry = table.snapshot.index.find(0, 0, 9)[0]
     kept = write_rows(store, "topics/orders/partition=0/kept.parquet", [batch_of(range(3, 10))])
     foreign_commit(
         store,
@@ -362,7 +362,7 @@ def rewritten(store, table, path, name, offsets=range(10)):
 def test_a_file_that_came_and_went_and_was_vacuumed_is_not_asked_for_its_statistics(store, table):
     """A worker that starts from an older checkpoint meets the commit that brought it."""
     copies(table, 1)
-    (entry,) = table.read().find(0, 0, 9)
+    (entry,) = table.read().index.find(0, 0, 9)
     first = rewritten(store, table, entry.action_path, "first")
     followed = TopicSnapshot.load(store, "orders")
     second = rewritten(store, table, first, "second")

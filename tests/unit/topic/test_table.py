@@ -67,7 +67,7 @@ def test_ranges_of_many_partitions_share_a_commit(table):
         None,
     ]
     assert [table.snapshot.leader_epoch(each) for each in (0, 1, 2)] == [0, 3, None]
-    assert [entry.min_offset for entry in table.snapshot.find(1, 0, 100)] == [5]
+    assert [entry.min_offset for entry in table.snapshot.index.find(1, 0, 100)] == [5]
 
 
 def test_a_range_without_rows_moves_the_end_alone(table):
@@ -183,7 +183,7 @@ def test_a_commit_is_settled_behind_the_versions_that_it_has_looked_at(store, ta
     assert table.read().version == 2
     table.settle()
     assert table.read().version == 2
-    assert len(table.snapshot.find(0, 0, 9)) == 1
+    assert len(table.snapshot.index.find(0, 0, 9)) == 1
 
 
 def test_the_log_start_only_rises(store, table):
@@ -217,7 +217,7 @@ def removal(table, entry, **more):
 
 def test_files_below_the_log_start_go_at_once(table):
     copied = commit(table, copy_of(table, 0, 0, 9)).version
-    (entry,) = table.snapshot.find(0, 0, 9)
+    (entry,) = table.snapshot.index.find(0, 0, 9)
     expired = commit(table, removal(table, entry), operation="DELETE").version
     # Engines that write at the same time let an append pass where it was blind, and only then.
     assert commit_info(table.log.read_version(copied))["isBlindAppend"] is True
@@ -233,7 +233,7 @@ def test_files_below_the_log_start_go_at_once(table):
 
 def test_a_file_that_another_removed_cannot_be_removed_again(store, table):
     commit(table, copy_of(table, 0, 0, 9))
-    (entry,) = table.snapshot.find(0, 0, 9)
+    (entry,) = table.snapshot.index.find(0, 0, 9)
     part = removal(table, entry)
     store.race(lambda: plain_commit(store, *part.removes))
     with pytest.raises(FilesRemoved, match=r"partition 0: .* \(version 2\)"):
@@ -242,7 +242,7 @@ def test_a_file_that_another_removed_cannot_be_removed_again(store, table):
 
 def test_adds_and_removes_do_not_go_together(table):
     commit(table, copy_of(table, 0, 0, 9))
-    (entry,) = table.snapshot.find(0, 0, 9)
+    (entry,) = table.snapshot.index.find(0, 0, 9)
     with pytest.raises(AssertionError):
         removal(table, entry, adds=({"add": {}},))
 
