@@ -169,6 +169,8 @@ class _ShareFetch:
         self._context = context
         self._shares = context.broker.share_partitions
         self._data: dict[PartitionId, ShareFetchPartitionData] = {}
+        # Those whose leaders do not know their ends yet: they end no wait, or members would ask without a pause.
+        self._without_end: dict[PartitionId, KafkaError] = {}
         self._leaders: list[ShareLeaderIdAndEpoch] = []
         level = self._shares.value_of(key.group_id, "share.isolation.level")
         self._isolation = READ_COMMITTED if level == "read_committed" else READ_UNCOMMITTED
@@ -206,6 +208,8 @@ class _ShareFetch:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(deadline):
                         await event.wait()
+            for partition_id, error in self._without_end.items():
+                self._fail(partition_id, error)
             if self._request.share_session_epoch == INITIAL_EPOCH:
                 for each in free:  # As in Kafka; later answers leave out what has nothing new.
                     self._of(each.key[1])
@@ -252,7 +256,9 @@ class _ShareFetch:
         for task in [task for task in loads if task.done()]:
             partition_id = loads.pop(task)
             error = task.exception()
-            if isinstance(error, KafkaError):
+            if isinstance(error, KafkaError) and error.code == ErrorCode.OFFSET_NOT_AVAILABLE:
+                self._without_end[partition_id] = error
+            elif isinstance(error, KafkaError):
                 self._fail(partition_id, error)
             else:
                 led.append(task.result())

@@ -304,6 +304,25 @@ async def test_a_group_begins_at_an_end_that_its_leader_knows(
 
 
 @in_loop
+async def test_a_leader_that_does_not_know_its_end_ends_no_wait(memory_path: Path) -> None:
+    """Members would ask again and again, until a dead follower has left the ISR (KIP-207)."""
+    async with in_process(memory_path) as broker:
+        topic_id = await broker.create("t", 2)
+        await broker.produce("t", batch_of([b"a"]))
+        await initialize(broker, topic_id, partitions=2, start=-1)
+        leader = broker.node.replica_manager.get("t", 0).leader
+        leader.high_watermark, leader.epoch_start_offset = 0, 1
+        member = Member(broker, topic_id, partitions=2)
+        fetching = asyncio.ensure_future(member.fetch(max_wait_ms=HAPPENS_MS))
+        await until(lambda: fetching.done() or len(list(broker.node.share_partitions)) == 1)
+        await broker.produce("t", batch_of([b"b"]), partition=1)
+        (answer,) = (await fetching).responses
+        by_index = {each.partition_index: each for each in answer.partitions}
+        assert by_index[0].error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+        assert len(by_index[1].acquired_records) == 1
+
+
+@in_loop
 async def test_aborted_records_are_delivered_only_to_those_who_read_uncommitted(
     memory_path: Path,
 ) -> None:
