@@ -244,6 +244,7 @@ def vacuum(
     older_than_ms: int = ORPHAN_AGE_MS,
     lost: Collection[str] = (),
     kept: Callable[[TableSnapshot], Iterable[str]] = lambda snapshot: (),
+    dry_run: bool = False,
 ) -> list[str]:
     """Delete the files that no version since the horizon refers to; returns their paths.
 
@@ -258,8 +259,9 @@ def vacuum(
     if unsupported(snapshot.protocol, snapshot.metadata):
         return []  # What a feature keeps beside the files is not known here (vacuumProtocolCheck asks for this).
     older_than_ms = max([older_than_ms, *_kept_ms(snapshot)])
-    if not _orphans(log, now_ms - older_than_ms, lost, kept):
-        return []
+    found = _orphans(log, now_ms - older_than_ms, lost, kept)
+    if dry_run or not found:
+        return found
     announcement = PlainChange("VACUUM START", info={"olderThanMs": older_than_ms})
     version = log.commit(log.begin(announcement), read_version=snapshot.version)
     now_ms = min(now_ms, _modified_ms(log, version))

@@ -328,6 +328,8 @@ def names(paths):
 def test_a_vacuum_takes_old_orphans_alone(littered):
     log = littered.log
     before = log.latest_version()
+    assert names(vacuum(log, now_ms=now_ms(), dry_run=True)) == ORPHANS
+    assert log.latest_version() == before
     assert names(vacuum(log, now_ms=now_ms())) == ORPHANS
     left = names(entry.path for entry in log.store.list("topics/orders/partition=0"))
     assert "partition=0/00000000000000000000-0.parquet" in left, "an older version needs it"
