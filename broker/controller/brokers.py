@@ -384,8 +384,8 @@ def _assign_directory(
         change.directories = {broker_id: wanted.directory}
         if is_without_log or not broker.has_directory(wanted.directory):
             change.isr = tuple(replica for replica in change.isr if replica != broker_id)
-        if is_without_log:
-            # Its replicas are where its old directory is.
+        if is_without_log or wanted.directory == LOST_DIRECTORY:
+            # Its replicas are where its old directory is; and one that is lost comes back as a new one.
             change.unclean_shutdown_replicas = (broker_id,)
 
     draft.change(key, move)

@@ -35,7 +35,8 @@ class StepLimit:
 
     def failed(self, offsets: int) -> None:
         """After a step of so many offsets that could not be written."""
-        self.offsets = max(1, min(self.offsets, offsets) // _SHRINKAGE)
+        if offsets:
+            self.offsets = max(1, min(self.offsets, offsets) // _SHRINKAGE)
 
 
 def reset_step(

@@ -72,8 +72,10 @@ def test_the_figures_of_the_readme_are_those_of_the_benchmarks(figures: ModuleTy
 
 def test_another_figure_on_the_page_is_another_in_the_readme(figures: ModuleType) -> None:
     page = figures.PAGE.read_text()
-    assert "| produce, 1 KiB | 1.16–1.43 |" in page
-    other = page.replace("| produce, 1 KiB | 1.16–1.43 |", "| produce, 1 KiB | 0.50 |")
+    other, found = re.subn(
+        r"\| produce, 1 KiB \| \S+ \|", "| produce, 1 KiB | 0.50 |", page, count=1
+    )
+    assert found
     assert "| produce, 1 KiB | 0.50 × |" in figures.table(other)
     with pytest.raises(KeyError):
         figures.table(page.replace("| count, `scan()` |", "| counting |"))

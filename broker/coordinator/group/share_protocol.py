@@ -16,6 +16,7 @@ from typing import Any
 
 from broker.coordinator.group.assignors import Subscriber, assign_simple
 from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
+from broker.coordinator.group.metadata_image import CoordinatorMetadataImage
 from broker.coordinator.group.modern_group import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
@@ -142,7 +143,7 @@ class ShareGroups:
             draft.write(share_member_record(group.group_id, new))
         bump = new.topics != old.topics
         if group.target_epoch >= group.epoch:
-            bump = bump or _has_more_to_assign(group)
+            bump = bump or _has_more_to_assign(group, self._state.topology)
         if bump or not group.is_current(self._state.topology):
             self._refresh(draft, bump=bump)
         self._retarget(draft, now)
@@ -375,12 +376,16 @@ def _member(group: ShareGroup, request: ShareGroupHeartbeatRequest) -> ShareGrou
     return member
 
 
-def _has_more_to_assign(group: ShareGroup) -> bool:
-    """Whether partitions have got their state, or lost it, since the target was made."""
+def _has_more_to_assign(group: ShareGroup, topology: CoordinatorMetadataImage) -> bool:
+    """Whether partitions have got their state, or lost it, since the target was made.
+
+    States of a topic that was deleted while nobody led the group may still be there: no target has them.
+    """
     assigned = frozenset().union(*group.targets.values())
-    subscribed = group.subscribed_topics()
+    shapes = group.shapes(topology)
     return any(
-        each.name in subscribed
+        each.name in shapes
+        and shapes[each.name].topic_id == topic_id
         and each.partitions != {index for other, index in assigned if other == topic_id}
         for topic_id, each in group.initialized.items()
     )

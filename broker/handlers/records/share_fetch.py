@@ -85,6 +85,7 @@ STRICT = 1
 # What is read of a share partition at once: records beyond the limit of a request would be read in vain.
 READ_BYTES_MAX = 1 << 20
 FETCH_VERSION, LIST_OFFSETS_VERSION = 18, 10
+END_RETRY_S = 0.05
 
 
 class _Batch(NamedTuple):
@@ -169,8 +170,6 @@ class _ShareFetch:
         self._context = context
         self._shares = context.broker.share_partitions
         self._data: dict[PartitionId, ShareFetchPartitionData] = {}
-        # Those whose leaders do not know their ends yet: they end no wait, or members would ask without a pause.
-        self._without_end: dict[PartitionId, KafkaError] = {}
         self._leaders: list[ShareLeaderIdAndEpoch] = []
         level = self._shares.value_of(key.group_id, "share.isolation.level")
         self._isolation = READ_COMMITTED if level == "read_committed" else READ_UNCOMMITTED
@@ -192,7 +191,7 @@ class _ShareFetch:
         deadline = loop.time() + max(self._request.max_wait_ms, 0) / 1_000
         event = asyncio.Event()
         led: list[LedSharePartition] = []
-        loads = self._begin(partitions, led, event)
+        loads = self._begin(partitions, led, event, deadline)
         try:
             while True:
                 event.clear()
@@ -208,8 +207,6 @@ class _ShareFetch:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(deadline):
                         await event.wait()
-            for partition_id, error in self._without_end.items():
-                self._fail(partition_id, error)
             if self._request.share_session_epoch == INITIAL_EPOCH:
                 for each in free:  # As in Kafka; later answers leave out what has nothing new.
                     self._of(each.key[1])
@@ -225,7 +222,11 @@ class _ShareFetch:
         return any(data.acquired_records or data.error_code for data in self._data.values())
 
     def _begin(
-        self, partitions: Sequence[PartitionId], led: list[LedSharePartition], event: asyncio.Event
+        self,
+        partitions: Sequence[PartitionId],
+        led: list[LedSharePartition],
+        event: asyncio.Event,
+        deadline: float,
     ) -> dict[asyncio.Task[LedSharePartition], PartitionId]:
         """Sort out those that are loaded and those that cannot be; returns the loads that were begun."""
         loads: dict[asyncio.Task[LedSharePartition], PartitionId] = {}
@@ -241,11 +242,21 @@ class _ShareFetch:
                 led.append(known)
                 known.waiting.add(event)
                 continue
-            load = self._shares.loaded(self._key.group_id, partition_id, self._find_start)
-            task = asyncio.ensure_future(load)
+            task = asyncio.ensure_future(self._load(partition_id, deadline))
             task.add_done_callback(lambda _: event.set())
             loads[task] = partition_id
         return loads
+
+    async def _load(self, partition_id: PartitionId, deadline: float) -> LedSharePartition:
+        """Load it, again while its leader does not know its end: else members would ask without a pause (KIP-207)."""
+        while True:
+            try:
+                return await self._shares.loaded(self._key.group_id, partition_id, self._find_start)
+            except KafkaError as error:
+                left_s = deadline - asyncio.get_running_loop().time()
+                if error.code != ErrorCode.OFFSET_NOT_AVAILABLE or left_s <= END_RETRY_S:
+                    raise
+            await asyncio.sleep(END_RETRY_S)
 
     def _take_loaded(
         self,
@@ -256,9 +267,7 @@ class _ShareFetch:
         for task in [task for task in loads if task.done()]:
             partition_id = loads.pop(task)
             error = task.exception()
-            if isinstance(error, KafkaError) and error.code == ErrorCode.OFFSET_NOT_AVAILABLE:
-                self._without_end[partition_id] = error
-            elif isinstance(error, KafkaError):
+            if isinstance(error, KafkaError):
                 self._fail(partition_id, error)
             else:
                 led.append(task.result())

@@ -438,6 +438,16 @@ def each_one_disk(*brokers: int) -> ClusterDesk:
     return desk
 
 
+def test_a_replica_whose_log_is_lost_is_not_eligible() -> None:
+    """Else the last one in sync could give way to it, and would be new itself when it comes back."""
+    desk = each_one_disk(1, 2)
+    desk.create((1, 2), min_insync_replicas="2")
+    topic_id = desk.image.topics["t"].topic_id
+    lost = DirectoryAssignment(directory=LOST_DIRECTORY, topic_id=topic_id, partition=0)
+    desk.take(desk.controller.assign_directories(2, desk.epoch(2), [lost]))
+    assert (desk.partition().isr, desk.partition().elr) == ((1,), ())
+
+
 def report_full(desk: ClusterDesk, broker: int) -> bool:
     """Whether its only directory goes offline."""
     desk.beat(broker, offline_log_dirs=[DIR_OF[broker]], full_log_dirs=[DIR_OF[broker]])

@@ -155,6 +155,24 @@ def test_a_deleted_topic_is_forgotten() -> None:
     desk.check_replay()
 
 
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_a_topic_that_was_deleted_while_nobody_led_the_group_begins_no_epochs(
+    is_made_again: bool,
+) -> None:
+    desk, topics = new_desk(t=1, u=1)
+    member = Sharer(desk, "a", "t", "u")
+    settle(desk, member)
+    topics.delete("u")
+    if is_made_again:
+        topics.make("u", 1)
+    settle(desk, member)
+    epoch = share_group_of(desk).epoch
+    for _ in range(3):
+        settle(desk, member)
+    assert share_group_of(desk).epoch == epoch
+    assert member.assigned == topics.all_of(*("tu" if is_made_again else "t"))
+
+
 def test_a_subscription_may_change() -> None:
     desk, topics = new_desk(t=1, u=1)
     a, b = Sharer(desk, "a", "t"), Sharer(desk, "b", "t")

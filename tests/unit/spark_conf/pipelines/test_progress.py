@@ -122,5 +122,6 @@ def test_a_step_that_failed_is_tried_with_fewer_offsets() -> None:
         limit.failed(1_000)
     assert limit.offsets == 1
     limit.written(1_000_000, 1_000)
+    limit.failed(0)
     limit.failed(1_000_000)
     assert limit.offsets == 100_000, "a tenth of what it had, not of what it might have had"
