@@ -38,7 +38,7 @@ from kafka_ds.delta.store.store import Store
 from kafka_ds.process.amounts import counted
 from kafka_ds.process.crash_points import PROMOTION_POINTS, armed_from_environment
 from kafka_ds.process.settings import ConfigError
-from kafka_ds.protocol.topic_partition import TopicPartition
+from kafka_ds.protocol.topic_partition import PartitionId, TopicPartition
 from kafka_ds.protocol.types import uuid_from_text
 from kafka_ds.topic.commit_rules import Intent, PartitionIntent
 from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
@@ -110,9 +110,9 @@ class Promotion:
             self._copy_missing(self.first)
         self.crash("after_missing_objects")
         self._cut()
-        self._cut_wals()
+        put_in = self._cut_wals()
         self.crash("after_cut")
-        self._promote(where)
+        self._promote(where, put_in)
         self.crash("after_promotion")
         self.copy.delete(LEASE_PATH)
         self._report()
@@ -258,8 +258,11 @@ class Promotion:
             self.copy.delete(f"{folder}/_last_checkpoint")
             self.say(_lost(cut))
 
-    def _cut_wals(self) -> None:
-        """Let diskless partitions begin where their tables end, whatever these have had in the first lake."""
+    def _cut_wals(self) -> dict[PartitionId, int]:
+        """Let diskless partitions begin where their tables end, whatever these have had in the first lake.
+
+        Returns the latest leader epochs in their write-ahead logs.
+        """
         image = self._image_of(self.copy, is_copy=True)
         assert image is not None, "there is a whole version"
         diskless = [t for t in image.topics.values() if t.is_diskless]
@@ -285,6 +288,7 @@ class Promotion:
         wals.give_up()
         for each in lost:
             self.say(f"{each}: they are lost, and their offsets will be used again")
+        return wals.leader_epochs
 
     def _cut_of(self, name: str) -> Cut | None:
         stores = [ArrivedStore(self.copy)]
@@ -310,7 +314,7 @@ class Promotion:
             raise ConfigError(f"{self.copy.uri('')} holds no cluster: nothing to promote")
         yield CLUSTER_METADATA
 
-    def _promote(self, where: str) -> None:
+    def _promote(self, where: str, put_in: dict[PartitionId, int]) -> None:
         def decide(image: MetadataImage) -> list[Event]:
             if image.cluster_id is None:
                 raise ConfigError(f"{where} holds no cluster: nothing to promote")
@@ -325,18 +329,24 @@ class Promotion:
                 if not each.fenced
             ]
             for topic in image.topics.values():
-                events += self._without_leaders(topic)
+                events += self._without_leaders(topic, put_in)
             return events
 
         image = self._commit(self.copy, decide)
         self.say(f"promoted {where}: cluster {image.cluster_id} goes on there")
 
-    def _without_leaders(self, topic: TopicImage) -> Iterator[PartitionChanged]:
-        """The topic's partitions, each with an epoch above all that wrote to its table."""
+    def _without_leaders(
+        self, topic: TopicImage, put_in: dict[PartitionId, int]
+    ) -> Iterator[PartitionChanged]:
+        """The topic's partitions, each with an epoch above all that wrote to its table and its write-ahead logs.
+
+        Nobody can take over batches of a later epoch than its own.
+        """
         snapshot = self._snapshot_of(topic)
         for number, state in topic.partitions.items():
             written = -1 if snapshot is None else snapshot.leader_epoch(number)
-            epoch = max(state.leader_epoch, -1 if written is None else written) + 1
+            put = put_in.get((topic.topic_id, number), -1)
+            epoch = max(state.leader_epoch, -1 if written is None else written, put) + 1
             yield PartitionChanged(
                 topic=topic.name,
                 topic_id=topic.topic_id,

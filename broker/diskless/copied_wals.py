@@ -62,6 +62,13 @@ class CopiedWals:
         self._logs = [self._read(WalTakeOver(*each)) for each in of_wal.items()]
         self.lost = list(self._find_lost(names, table_end))
         """What a new leader would miss."""
+        self.leader_epochs: dict[PartitionId, int] = {}
+        """The latest ones in these logs: changes of leader whose metadata have not arrived may be among them."""
+        for log in self._logs:
+            for entry in chain.from_iterable(each.entries for each in log.headers.values()):
+                if entry.key in log.partitions:
+                    known = self.leader_epochs.get(entry.key, -1)
+                    self.leader_epochs[entry.key] = max(entry.leader_epoch, known)
 
     def _read(self, log: WalTakeOver) -> WalTakeOver:
         for each in self._store.list(wal_folder(log.wal)):

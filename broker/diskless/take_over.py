@@ -5,12 +5,13 @@ is listed again: if an object says that the fence's place had been decided, the 
 put further on. Behind the last one the writer acknowledges nothing of these partitions, for it has to pass all places.
 Entries count from the epoch of the last leader that recovered on: that one has put again all that counted. They never
 contradict one another, so those of all logs are joined by offsets; what is behind a gap was never acknowledged, unless
-the table has lost what a checkpoint says that it has.
+the table has lost what a checkpoint says that it has. In a promoted copy they may contradict (`contiguous`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from broker.diskless.wal_object import WalEntry, WalHeader
@@ -112,24 +113,28 @@ class WalTakeOver:
 def contiguous(entries: Iterable[FoundEntry], start_offset: int) -> list[FoundEntry]:
     """Those entries that together have all offsets from this one up to the first gap, in order.
 
-    They may overlap: of each, what the ones before it have is to be left out.
+    They may overlap: of each, what the ones before it have is to be left out. Of those that have the next offset the
+    one of the latest leader epoch is taken, then the longest. Nothing is cut off at its end: a leader that died while
+    it put again has put the beginning only, and the rest is in earlier entries.
+
+    In a copy of a lake (`kafka-ds promote`) the metadata may be older than the logs: then entries that a later leader
+    has left out count, too, and contradict that leader's. Whoever led later had put again what was acknowledged, before
+    it put anything of its own. Fences do not tell: one may stand where an object was erased, before acknowledged ones.
     """
-    ordered = sorted(entries, key=lambda each: (each.entry.first_offset, -each.entry.last_offset))
+    ahead = sorted(entries, key=lambda each: each.entry.first_offset, reverse=True)
+    begun: list[tuple[int, int, FoundEntry]] = []
     chosen: list[FoundEntry] = []
     next_offset = start_offset
-    best: FoundEntry | None = None
-    for each in ordered:
-        if each.entry.first_offset > next_offset and best is not None:
-            chosen.append(best)
-            next_offset, best = best.entry.last_offset + 1, None
-        if each.entry.first_offset > next_offset:
-            break
-        last = next_offset - 1 if best is None else best.entry.last_offset
-        if each.entry.last_offset > last:
-            best = each
-    if best is not None:
-        chosen.append(best)
-    return chosen
+    while True:
+        while ahead and ahead[-1].entry.first_offset <= next_offset:
+            each = ahead.pop()
+            heappush(begun, (-each.entry.leader_epoch, -each.entry.last_offset, each))
+        while begun and begun[0][2].entry.last_offset < next_offset:
+            heappop(begun)
+        if not begun:
+            return chosen
+        chosen.append(begun[0][2])
+        next_offset = chosen[-1].entry.last_offset + 1
 
 
 def lost_offsets(

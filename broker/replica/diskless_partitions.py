@@ -75,6 +75,10 @@ class _TakeOver:
     """Whether this attempt has failed."""
     is_appended: bool = False
     """Whether the local log has all that counts, and the rest is a matter of the write-ahead log."""
+    appended_epoch: int | None = None
+    """The leader epoch of the last batch that this attempt has appended."""
+    is_cut: bool = False
+    """Whether what follows in the logs of a copy continues other records than those that were appended."""
 
     @property
     def is_current(self) -> bool:
@@ -85,6 +89,18 @@ class _TakeOver:
     @property
     def name(self) -> str:
         return self.partition.log.name
+
+    def continues(self, batch: BatchHeader) -> bool:
+        """Whether this batch may follow the last one: leader epochs never go back, and each leader takes whole batches.
+
+        Not so what a leader has left out, and a copy's older metadata still count.
+        """
+        if not self.is_of_copy or self.appended_epoch is None:
+            return True
+        return (
+            batch.leader_epoch >= self.appended_epoch
+            and batch.base_offset >= self.partition.log.log_end_offset
+        )
 
 
 class DisklessPartitions:
@@ -289,6 +305,7 @@ class DisklessPartitions:
             except OSError as error:
                 self._say(each, f"its log cannot begin at the end of the lake: {error}")
                 continue
+            each.appended_epoch, each.is_cut = None, False
             folders[log.directory.rpartition("/")[0]] = log.directory
             restarted.append(each)
         for folder in folders.values():
@@ -391,17 +408,25 @@ class DisklessPartitions:
                 for key in keys:
                     while (due := expected[key]) is not None and due in ahead:
                         data = ahead.pop(due)
-                        if not waiting[key].has_failed:
+                        if not (waiting[key].has_failed or waiting[key].is_cut):
                             await self._append_batches(waiting[key], data)
                         expected[key] = next(next_of[key], None)
 
     async def _append_batches(self, taken: _TakeOver, data: bytes) -> None:
         """Append what of an entry the log lacks."""
         log = taken.partition.log
-        for batches in _pieces(data, log.log_end_offset):
+        for first, last, batches in _pieces(data, log.log_end_offset):
             if not taken.is_current:
                 return
             end = log.log_end_offset
+            if not taken.continues(first):
+                taken.is_cut = True
+                _LOGGER.warning(
+                    "%s: what the write-ahead logs have from offset %d on was put by an earlier leader than what "
+                    "precedes it, which has left it out: leaving it out",
+                    taken.name, end,
+                )  # fmt: skip
+                return
             try:
                 taken.partition.take_over(batches, self._clock.now_ms())
                 if log.log_end_offset == end:
@@ -411,6 +436,7 @@ class DisklessPartitions:
             except (KafkaError, OSError) as error:
                 self._fail(taken, error)
                 return
+            taken.appended_epoch = last.leader_epoch
             await asyncio.sleep(0)
 
     async def _report(self, waiting: Sequence[_TakeOver]) -> int:
@@ -470,20 +496,23 @@ def _expected(error: BaseException) -> BaseException:
     return error
 
 
-def _pieces(data: bytes, next_offset: int) -> Iterable[memoryview]:
-    """The batches from the one that holds this offset, in pieces of whole ones."""
+def _pieces(data: bytes, next_offset: int) -> Iterable[tuple[BatchHeader, BatchHeader, memoryview]]:
+    """The batches from the one that holds this offset, in pieces of whole ones, with the first and last header."""
     view = memoryview(data)
     begin = position = 0
+    first: BatchHeader | None = None
     while len(data) - position >= HEADER_BYTES:
         header = BatchHeader._make(HEADER.unpack_from(data, position))
         position += header.size_in_bytes
         if header.last_offset < next_offset:
             begin = position
-        elif position - begin >= APPENDED_AT_ONCE_BYTES:
-            yield view[begin:position]
-            begin = position
-    if position > begin:
-        yield view[begin:position]
+            continue
+        first = first or header
+        if position - begin >= APPENDED_AT_ONCE_BYTES:
+            yield first, header, view[begin:position]
+            begin, first = position, None
+    if first is not None:
+        yield first, header, view[begin:position]
 
 
 def _say_what_is_left(

@@ -171,6 +171,19 @@ def test_a_diskless_partition_whose_table_has_everything_loses_nothing(regions: 
     assert len([e for e in regions.copy.list("wal/1/4") if "checkpoint" in e.path]) == 1
 
 
+def test_a_diskless_partition_goes_on_above_all_leader_epochs_of_its_logs(regions: Regions) -> None:
+    """The metadata of a leader have not arrived; nobody could take over its batches in an earlier epoch."""
+    make_diskless(regions, claimed=39)
+    later = [
+        WalPart(TOPIC_ID, 0, 8, 40, 41, b"batches"),
+        WalPart(TOPIC_ID, 1, 20, 0, 1, b"batches"),
+    ]
+    regions.first.put_durable(object_path(WalId(1, 4), 3), encode(bytes(16), 2, later))
+    regions.replicate()
+    regions.promotion(is_forced=True, knows_first=False).run()
+    assert regions.image(regions.copy).topics["orders"].partitions[0].leader_epoch == 9
+
+
 def test_no_broker_gets_a_write_ahead_log_whose_registration_has_not_arrived(
     regions: Regions,
 ) -> None:

@@ -2,7 +2,8 @@
 
 Brokers pause, die and come back as other incarnations; puts arrive late, twice, or without an answer; leaders that do
 not know that they are deposed go on; objects are erased; tables lose their ends, and may get them back. A take-over is
-rare, as otherwise nothing is acknowledged.
+rare, as otherwise nothing is acknowledged. Now and then the lake is looked at as a copy with older metadata: what its
+logs have of acknowledged records is what its first leader takes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from broker.diskless.take_over import (
     lost_offsets,
 )
 from broker.diskless.wal_object import (
+    WalEntry,
     WalPart,
     checkpoint_number,
     checkpoint_path,
@@ -41,6 +43,7 @@ TOPIC = b"t" * 16
 PARTITIONS = [(TOPIC, number) for number in range(3)]
 NODES = 3
 STEPS = 5_000
+COPIED_STEPS = 50
 IN_FLIGHT_MAX = 3
 WORD = 8
 
@@ -88,6 +91,8 @@ class WalModel:
 
     def __init__(self, seed: int, writer: Callable[..., WalWriter], take_over: type) -> None:
         self.random = random.Random(seed)
+        # Apart, as looking changes nothing.
+        self.looking = random.Random(seed)
         self.new_writer, self.new_take_over = writer, take_over
         self.objects: dict[str, bytes] = {}
         self.late: list[tuple[str, bytes]] = []
@@ -98,6 +103,13 @@ class WalModel:
         self.table_lost: dict[PartitionId, list[bytes]] = {}
         """What a table had before it lost its end."""
         self.registered = {key: Registration() for key in PARTITIONS}
+        self.arrived: dict[PartitionId, list[Registration]] = {key: [] for key in PARTITIONS}
+        """Those that the newest metadata of a copy may have."""
+        self.contradicted = 0
+        self.written: dict[bytes, int] = {}
+        """In which leader epoch each record was appended."""
+        self.kept: dict[PartitionId, tuple[int, set[bytes]]] = {}
+        """The last leader that recovered, and the earlier leaders' records that it has taken over."""
         self.acked: dict[PartitionId, dict[int, bytes]] = {key: {} for key in PARTITIONS}
         self.installed: dict[PartitionId, tuple[int, int, list[bytes]]] = {}
         self.brokers: dict[int, WalBroker] = {}
@@ -112,6 +124,8 @@ class WalModel:
     def run(self) -> None:
         for self.now in range(STEPS):
             self.step()
+            if not self.now % COPIED_STEPS:
+                self.promote(self.looking.choice(PARTITIONS))
 
     def step(self) -> None:
         chance = self.random.random()
@@ -176,6 +190,7 @@ class WalModel:
                 for _ in range(self.random.randrange(3)):
                     self.words += 1
                     led.records.append(self.words.to_bytes(WORD, "big"))
+                    self.written[led.records[-1]] = led.epoch
 
     def turn(self, broker: WalBroker) -> None:
         if broker.writer.in_flight >= IN_FLIGHT_MAX:
@@ -420,7 +435,7 @@ class WalModel:
         table_end: int,
     ) -> None:
         led = Led(epoch, start, put_to=start, acked_to=start, safe_to=start)
-        plan = contiguous(found, start)
+        plan = self.contiguous(found, start)
         if self.is_refused(plan, start, table_end):
             self.refused += 1
             return
@@ -440,11 +455,60 @@ class WalModel:
             else:
                 assert offset < led.end, "an acknowledged record is missing"
                 assert led.records[offset - start] == word, "an acknowledged record is another"
+        since, kept = self.kept.get(key, (-1, set[bytes]()))
+        for word in led.records:
+            assert self.written[word] >= since or word in kept, "what was left out comes back"
         self.installed[key] = (epoch, start, list(led.records))
         broker.led[key] = led
         self.take_overs += 1
         if not led.records:
             self.recovered(broker, key, led)
+
+    # -- copies of the lake -------------------------------------------------------------------------
+
+    def promote(self, key: PartitionId) -> None:
+        """All objects and the table have arrived in a copy, and the metadata of some changes of leader have not.
+
+        Its leader takes acknowledged records, up to the first one that the logs that it knows do not have.
+        """
+        known = self.arrived[key]
+        if not known or known[-1] != self.registered[key]:
+            known.append(self.registered[key])
+        registration = self.looking.choice(known[-4:])
+        there: dict[int, set[bytes]] = {}
+        for each in self.copied(WalTakeOver, key, registration):
+            for offset, word in self.words_of(each):
+                there.setdefault(offset, set()).add(word)
+        start, taken = self.table[key], dict[int, bytes]()
+        found = self.copied(self.new_take_over, key, registration)
+        for each in self.contiguous(found, start):
+            for offset, word in self.words_of(each):
+                taken.setdefault(offset, word)
+        acked, offset = self.acked[key], start
+        while offset in acked and acked[offset] in there.get(offset, ()):
+            assert taken.get(offset) == acked[offset], "a copy's leader takes another record"
+            self.contradicted += len(there[offset]) > 1
+            offset += 1
+
+    def contiguous(self, found: list[FoundEntry], start: int) -> list[FoundEntry]:
+        return contiguous(found, start)
+
+    def copied(self, made: type, key: PartitionId, registration: Registration) -> list[FoundEntry]:
+        taken = TakenPartition(registration.epoch + 1, registration.wals_since)
+        found: list[FoundEntry] = []
+        for wal in registration.wals:
+            machine, folder = made(wal, {key: taken}), f"{wal_folder(wal)}/"
+            for path in [each for each in self.objects if each.startswith(folder)]:
+                if (place := place_of(path)) is not None:
+                    machine.read(place, decode_header(self.objects[path]))
+            found += machine.counting()[key]
+        return found
+
+    def words_of(self, found: FoundEntry) -> Iterator[tuple[int, bytes]]:
+        data, entry = self.objects[object_path(found.wal, found.place)], found.entry
+        for offset in range(entry.first_offset, entry.last_offset + 1):
+            at = entry.position + (offset - entry.first_offset) * WORD
+            yield offset, data[at : at + WORD]
 
     def is_refused(self, plan: list[FoundEntry], start: int, table_end: int) -> bool:
         return lost_offsets(plan, start, table_end) is not None
@@ -461,6 +525,7 @@ class WalModel:
         self.registered[key] = Registration(registration.node, led.epoch, (broker.wal,), led.epoch)
         data = b"".join(led.records)
         self.count(key, led.epoch, led.start, data)
+        self.kept[key] = led.epoch, {*led.records, *self.acked[key].values()}
 
 
 def run(
@@ -544,6 +609,47 @@ class BelievesTheTable(WalModel):
         return False
 
 
+class TakesTheLongest(WalModel):
+    """Of entries that overlap any may be taken."""
+
+    def contiguous(self, found: list[FoundEntry], start: int) -> list[FoundEntry]:
+        return contiguous(
+            [each._replace(entry=each.entry._replace(leader_epoch=0)) for each in found], start
+        )
+
+
+class CutsWhereALaterLeaderBegins(WalModel):
+    """An entry has nothing from where one of a later leader begins, which may have put only a part again."""
+
+    def contiguous(self, found: list[FoundEntry], start: int) -> list[FoundEntry]:
+        def is_cut(entry: WalEntry) -> bool:
+            return any(
+                each.entry.leader_epoch > entry.leader_epoch
+                and each.entry.first_offset <= entry.first_offset <= each.entry.last_offset
+                for each in found
+            )
+
+        return contiguous([each for each in found if not is_cut(each.entry)], start)
+
+
+class CountsNothingBehindAFence(WalTakeOver):
+    """A later leader's fence ends an earlier one's entries, also where an erased object was."""
+
+    def counting(self) -> dict[PartitionId, list[FoundEntry]]:
+        def is_behind(found: FoundEntry) -> bool:
+            return any(
+                place < found.place
+                and each.is_fence
+                and each.key == found.entry.key
+                and each.leader_epoch > found.entry.leader_epoch
+                for place, header in self.headers.items()
+                for each in header.entries
+            )
+
+        counting = super().counting().items()
+        return {key: [each for each in some if not is_behind(each)] for key, some in counting}
+
+
 class NeverFences(WalTakeOver):
     def next_fence(self) -> None:
         return None
@@ -597,8 +703,11 @@ class CountsWhatWasLeftBehindAGap(WalTakeOver):
         {"take_over": FencesBehindTheLast},
         {"take_over": FencesWhereSomethingWasErased},
         {"take_over": CountsWhatWasLeftBehindAGap},
+        {"take_over": CountsNothingBehindAFence},
         {"made": RecoversBeforeThePut},
         {"made": BelievesTheTable},
+        {"made": TakesTheLongest},
+        {"made": CutsWhereALaterLeaderBegins},
     ],
 )
 def test_the_model_finds_what_is_left_out(left_out: dict[str, type]) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from broker.diskless.ended_wals import CLEAN_ROUNDS, EndedWals
-from broker.diskless.take_over import FoundRecords, TakenPartition, contiguous
+from broker.diskless.take_over import FoundEntry, FoundRecords, TakenPartition, contiguous
 from broker.diskless.wal_object import (
+    WalEntry,
     WalHeader,
     WalPart,
     checkpoint_path,
@@ -543,3 +544,38 @@ def register(image: MetadataImage, wal: WalId) -> None:
         broker_epoch=wal.broker_epoch,
     )
     image.replay(registered, MetadataPosition(0, 0))
+
+
+def entries(*found: tuple[int, int, int]) -> list[FoundEntry]:
+    """Entries of these leader epochs, first and last offsets, in this order."""
+    return [
+        FoundEntry(OWN, place, WalEntry(TOPIC, 0, epoch, first, last, 0, 1))
+        for place, (epoch, first, last) in enumerate(found)
+    ]
+
+
+def planned(start_offset: int, *found: tuple[int, int, int]) -> list[tuple[int, int, int]]:
+    plan = contiguous(reversed(entries(*found)), start_offset)
+    return [(e.entry.leader_epoch, e.entry.first_offset, e.entry.last_offset) for e in plan]
+
+
+def test_of_entries_that_overlap_the_later_leaders_is_taken() -> None:
+    """In a copy of a lake one may count that a later leader has left out."""
+    acknowledged = (5, 0, 1), (7, 2, 3), (7, 4, 4)
+    assert planned(0, *acknowledged, (5, 2, 4)) == [*acknowledged]
+    # What is behind the end contradicts nothing; the batches say whether it continues what precedes it.
+    assert planned(0, *acknowledged, (5, 2, 5)) == [*acknowledged, (5, 2, 5)]
+    assert planned(0, (5, 0, 1), (5, 2, 5), (7, 0, 1), (7, 2, 3), (7, 4, 9)) == [
+        (7, 0, 1), (7, 2, 3), (7, 4, 9),
+    ]  # fmt: skip
+
+
+def test_a_part_that_was_put_again_does_not_end_what_it_was_taken_from() -> None:
+    assert planned(0, (5, 0, 9), (6, 0, 3)) == [(6, 0, 3), (5, 0, 9)]
+    assert planned(2, (5, 0, 9), (6, 4, 5)) == [(5, 0, 9)]
+    assert planned(0, (5, 0, 3), (5, 4, 5), (6, 0, 2), (6, 7, 8)) == [
+        (6, 0, 2),
+        (5, 0, 3),
+        (5, 4, 5),
+    ]
+    assert planned(6, (5, 0, 5), (6, 7, 8)) == []

@@ -16,6 +16,7 @@ from broker.diskless.wal_object import (
     decode_header,
     encode,
     encode_checkpoint,
+    encode_fence,
     object_path,
 )
 from broker.log.directories.directories import LogDirectories
@@ -190,6 +191,45 @@ async def test_what_lies_behind_a_gap_is_left_out_and_said(
     why = "and are lost if" if is_of_copy else "so never acknowledged"
     assert f"t-0: offsets 2 to 3 were put behind a gap at 1, {why}" in said.getMessage()
     assert said.levelname == ("WARNING" if is_of_copy else "INFO")
+
+
+@pytest.mark.parametrize("left_out", [part(2, count=4), part(5)])
+@in_loop
+async def test_a_copy_takes_what_a_later_leader_has_put_at_the_same_offsets(
+    caplog: pytest.LogCaptureFixture, left_out: WalPart
+) -> None:
+    """Its metadata know only the leader of epoch 2: neither that of 3, nor that the process led again, in epoch 4."""
+    async with bench() as broker:
+        broker.image.promoted_in = "/copy"
+        put(broker.store, 0, part(0, count=2))
+        fence = encode_fence(new_uuid(), [((ID, 0), 3)])
+        broker.store.put_durable(object_path(BEFORE, 1), fence)
+        put(broker.store, 2, left_out)
+        put(broker.store, 3, part(0, count=2)._replace(leader_epoch=4))
+        put(broker.store, 4, part(2, count=2, epoch=4))
+        put(broker.store, 5, part(4, epoch=4))
+        await broker.create(led(5, BEFORE, OWN, state=RECOVERING))
+        await until(lambda: broker.recovered_epochs)
+        partition = broker.led()
+        assert partition.high_watermark == 5
+        acknowledged = part(0, count=2), part(2, count=2, epoch=4), part(4, epoch=4)
+        assert content(partition.log) == b"".join(each.data for each in acknowledged)
+        produce(partition)
+        await until(lambda: partition.high_watermark == 6)
+    assert "t-0: what the write-ahead logs have from offset 5 on was put by an ea" in caplog.text
+
+
+@in_loop
+async def test_a_copy_has_the_rest_of_what_was_put_again_in_part() -> None:
+    async with bench() as broker:
+        broker.image.promoted_in = "/copy"
+        put(broker.store, 0, part(0), part(1, count=2))
+        put(broker.store, 1, part(3))
+        again = WalPart(ID, 0, 3, 0, 2, part(0).data + part(1, count=2).data)
+        put(broker.store, 2, again)
+        await broker.create(led(4, BEFORE, OWN, state=RECOVERING))
+        await until(lambda: broker.recovered_epochs)
+        assert broker.led().high_watermark == 4
 
 
 def data_missing(broker: DisklessBench) -> Any:
