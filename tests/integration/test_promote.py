@@ -218,6 +218,12 @@ def test_a_region_that_is_gone_is_replaced_by_what_has_arrived(
     assert min(feeder.acknowledged.partition(0)) == end + 1
 
 
+def published_end(broker: BrokerProcess) -> int:
+    """Where the topic ends, as the lake's offsets say."""
+    kept = present(OffsetsTable(LocalStore(str(broker.lake))).read())
+    return max((e["log_end_offset"] or 0 for e in kept if e["topic"] == TOPIC), default=0)
+
+
 @pytest.mark.timeout(600)
 def test_a_diskless_topic_loses_nothing_that_was_acknowledged_before(
     first: BrokerProcess, second: BrokerProcess, tmp_path: Path
@@ -229,6 +235,7 @@ def test_a_diskless_topic_loses_nothing_that_was_acknowledged_before(
     feeder = Feeder(first.bootstrap, TOPIC)
     feeder.send(rows(300))
     feeder.flush()
+    wait_until("its end to be published", lambda: published_end(first) == 300, timeout_s=PATIENCE_S)
     done = promote("--lake", tmp_path / "copy", "--from", first.lake)
     assert done.returncode == 0, done.stderr
     assert "lost" not in done.stdout
@@ -256,12 +263,7 @@ def test_a_diskless_topic_goes_on_where_the_first_object_is_missing(
     for start in (0, 100, 200):
         feeder.send(rows(100, start=start))
         feeder.flush()  # Each time other objects.
-
-    def published() -> int:
-        kept = present(OffsetsTable(LocalStore(str(first.lake))).read())
-        return max((e["log_end_offset"] or 0 for e in kept if e["topic"] == TOPIC), default=0)
-
-    wait_until("its end to be published", lambda: published() == 300, timeout_s=PATIENCE_S)
+    wait_until("its end to be published", lambda: published_end(first) == 300, timeout_s=PATIENCE_S)
     first.kill()
     shutil.copytree(first.lake, tmp_path / "copy")
     objects = sorted((tmp_path / "copy" / "wal").rglob("*.wal"))
