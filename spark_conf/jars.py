@@ -256,6 +256,16 @@ SETS: dict[str, tuple[Artifact, ...]] = {
             archive="all",
         ),
     ),
+    # The same project's serializers, which can frame as Confluent's, for a slow test.
+    "apicurio-serdes": tuple(
+        Artifact(
+            organisation="io.apicurio",
+            name=f"apicurio-registry-{name}-serde-kafka",
+            revision="3.1.7",
+            transitive=True,
+        )
+        for name in ("avro", "jsonschema", "protobuf")
+    ),
     # Kafka Connect with Debezium's connector for PostgreSQL, for tests.
     "debezium": (
         _kafka("connect-runtime"),

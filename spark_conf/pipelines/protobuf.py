@@ -7,6 +7,7 @@ with a field for each of them.
 from __future__ import annotations
 
 import base64
+import re
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
 _MAIN: Final = "kafka_ds_schema.proto"
 PROTOC_TIMEOUT_S: Final = 60.0
+# Apicurio's serializer in Java registers a map as the list of entries that it is, marked by an option that protoc takes
+# from no text.
+_MAP_ENTRY: Final = re.compile(r"\boption\s+map_entry\s*=\s*true\s*;")
+_MAP_MARK: Final = "kafka_ds_map_entry"
 # A message type: its compiled files and its full name.
 _CompiledMessage = tuple[bytes, str]
 
@@ -167,7 +172,7 @@ def compiled(text: str, references: tuple[tuple[str, str], ...]) -> bytes:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = _descriptor(each)
             if descriptor is None:
-                path.write_text(each)
+                path.write_text(_MAP_ENTRY.sub(f'reserved "{_MAP_MARK}";', each))
             else:
                 descriptor.name = name
                 compiled_before.file.append(descriptor)
@@ -199,7 +204,18 @@ def compiled(text: str, references: tuple[tuple[str, str], ...]) -> bytes:
             raise ValueError(f"protoc took more than {PROTOC_TIMEOUT_S:.0f} s") from None
         if done.returncode:
             raise ValueError("; ".join(done.stderr.splitlines()))
-        return Path(folder, "compiled").read_bytes()
+        files = FileDescriptorSet.FromString(Path(folder, "compiled").read_bytes())
+    for file in files.file:
+        _mark_maps(file.message_type)
+    return files.SerializeToString()
+
+
+def _mark_maps(messages: Sequence[DescriptorProto]) -> None:
+    for message in messages:
+        if _MAP_MARK in message.reserved_name:
+            message.reserved_name.remove(_MAP_MARK)
+            message.options.map_entry = True
+        _mark_maps(message.nested_type)
 
 
 def _descriptor(text: str) -> FileDescriptorProto | None:

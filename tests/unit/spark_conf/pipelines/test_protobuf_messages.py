@@ -121,6 +121,22 @@ def test_a_schema_that_cannot_be_read_is_an_error_of_its_own_records(
         MessageType(compiled(text, ()), "A")
 
 
+# As Apicurio's serializer in Java registers `map<string, int64> stock = 2;`.
+SPELLED_OUT = """syntax = "proto3"; package all;
+message Shop {
+  string name = 1;
+  repeated .all.Shop.StockEntry stock = 2;
+  message StockEntry { option map_entry = true; string key = 1; int64 value = 2; }
+}
+"""
+
+
+def test_a_map_that_is_spelled_out_is_a_map() -> None:
+    shop = MessageType(compiled(SPELLED_OUT, ()), "all.Shop")
+    (found,) = shop.read_each(pa.array([b"\x12\x05\x0a\x01k\x10\x07"])).to_pylist()
+    assert found == {"name": "", "stock": [("k", 7)]}
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=40))
 def test_any_bytes_are_a_message_or_none(noise: bytes) -> None:
