@@ -238,7 +238,7 @@ class ReplicaManager:
         for partition in tuple(self):
             self.applier.end(partition)
         for followed in self._replicas.followed.values():
-            followed.lose()
+            followed.stop_following()
         self._replicas.followed.clear()
 
     def _is_in_sync(self, followed: FollowerPartition) -> bool:

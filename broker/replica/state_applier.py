@@ -421,7 +421,7 @@ class ReplicaStateApplier:
         if not follower.update_partition_epoch(registration.partition_epoch):
             return
         if registration.leader == NO_LEADER:
-            follower.orphaned(registration.leader_epoch)
+            follower.leader_lost(registration.leader_epoch)
             changes.remove.append(followed)
             changes.add.pop(followed.key, None)
         elif follower.must_begin(registration.leader, registration.leader_epoch):
@@ -441,7 +441,7 @@ class ReplicaStateApplier:
         del self._replicas.followed[followed.key]
         changes.add.pop(followed.key, None)
         changes.remove.append(followed)
-        followed.lose()
+        followed.stop_following()
 
     def _leave(self, event: PartitionChanged, changes: FetcherChanges) -> None:
         """The partition is no longer assigned to this broker."""

@@ -59,7 +59,7 @@ class FetcherContext:
 
     def must_wait(self, partition: FollowerPartition) -> bool:
         """Whether the follower's throttle holds this one back (KIP-73); one that is in sync never."""
-        if partition.follower.is_in_sync or not self._is_throttled(partition):
+        if partition.follower.is_caught_up or not self._is_throttled(partition):
             return False
         return self.throttle.is_exceeded(self.clock.monotonic_ms())
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from broker.replica.fetcher.context import FetcherContext
 from broker.replica.follower.partition import FollowerPartition
-from broker.replica.follower.state import EpochQuestion
+from broker.replica.follower.state import FetchPosition
 from broker.transport.peer import PeerUnreachable
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import TopicPartition
@@ -59,10 +59,10 @@ class FetchedPartitions:
     def _has(self, partition: FollowerPartition) -> bool:
         return self._partitions.get(partition.key) is partition
 
-    def is_current(self, partition: FollowerPartition, asked: EpochQuestion) -> bool:
-        """Whether an answer to this question is still relevant."""
+    def is_current(self, partition: FollowerPartition, position: FetchPosition) -> bool:
+        """Whether an answer to this fetch is still relevant."""
         is_followed = self._has(partition) and not partition.is_lost
-        return is_followed and partition.follower.is_current(asked)
+        return is_followed and partition.follower.is_current(position)
 
     # -- errors -------------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ class FetchedPartitions:
 
     def log_trouble(self, partition: FollowerPartition, level: int, what: str) -> None:
         """Log what holds a partition back, once, however often it is tried."""
-        if partition.held_back(level, what):
+        if partition.set_error(level, what):
             _LOGGER.log(level, "Error for partition %s: %s", partition.key, what)
 
     def log_recovery(self, partition: FollowerPartition) -> None:

@@ -23,7 +23,7 @@ from broker.replica.fetcher.requests import fetch_request
 from broker.replica.fetcher.session import FetchSessionClient
 from broker.replica.fetcher.tier_state_machine import TierStateMachine
 from broker.replica.follower.partition import FollowerPartition
-from broker.replica.follower.state import EpochQuestion, FetchState, FollowerAction
+from broker.replica.follower.state import FetchPosition, FetchState, FollowerAction
 from broker.transport.peer import PeerConnection, PeerUnreachable
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.leader_epoch_end import LeaderEpochEnd
@@ -44,7 +44,7 @@ APPENDED_AT_ONCE_BYTES = 1 << 20
 FIRST_VERSION_THAT_COMPARES = 12
 _LOST_SESSION = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
 
-EpochQuestions = dict[PartitionId, tuple[FollowerPartition, EpochQuestion]]
+FetchPositions = dict[PartitionId, tuple[FollowerPartition, FetchPosition]]
 
 
 class Fetcher:
@@ -177,13 +177,15 @@ class Fetcher:
         if unchecked:
             if not self._compares:
                 for partition in unchecked:
-                    partition.follower.compare_first()
+                    partition.follower.truncate_before_fetching()
             for partition in unchecked:
                 self._tier_states.begin_first(partition)
             unchecked.clear()
         await self._flush_all(due)
         await self._write_truncations(due)
-        truncating = [p for p in due if p.is_free and p.follower.state is FetchState.TRUNCATING]
+        truncating = [
+            p for p in due if p.is_fetchable and p.follower.state is FetchState.TRUNCATING
+        ]
         if truncating:
             await self._truncation.truncate_first(truncating)
         await self._fetch(connection)
@@ -216,12 +218,12 @@ class Fetcher:
     async def _fetch(self, connection: PeerConnection) -> None:
         now_ms = self._context.clock.monotonic_ms()
         max_bytes = self._settings.replica_fetch_max_bytes
-        asked: EpochQuestions = {}
+        requested: FetchPositions = {}
         wanted: dict[PartitionId, FetchPartition] = {}
         names = self._names
         wait_ms = self._settings.replica_fetch_wait_max_ms
         for partition in self._partitions:
-            if not partition.follower.is_ready(now_ms) or not partition.is_free:
+            if not partition.follower.is_ready(now_ms) or not partition.is_fetchable:
                 due_ms = partition.follower.due_ms
                 if due_ms > now_ms:
                     wait_ms = min(wait_ms, due_ms - now_ms)
@@ -230,10 +232,10 @@ class Fetcher:
                 self._partitions.hold_back(partition)
             else:
                 key = partition.topic_id, partition.partition
-                wanted[key] = partition.wanted(max_bytes)
-                asked[key] = partition, partition.follower.question
+                wanted[key] = partition.to_fetch_partition(max_bytes)
+                requested[key] = partition, partition.follower.fetch_position
                 names[partition.topic_id] = partition.topic
-        if not asked:
+        if not requested:
             return
         session = self._session.request(wanted)
         request = fetch_request(
@@ -255,7 +257,7 @@ class Fetcher:
             self._is_waiting = False
         by_id = connection.version_of(FetchRequest) >= FIRST_VERSION_WITH_TOPIC_IDS
         ids = {} if by_id else {name: topic_id for topic_id, name in names.items()}
-        await self._process_response(response, asked, ids)
+        await self._process_response(response, requested, ids)
 
     async def _hurry(self) -> None:
         """Make the leader answer the fetch in flight now."""
@@ -269,7 +271,7 @@ class Fetcher:
     async def _process_response(
         self,
         response: FetchResponse,
-        asked: EpochQuestions,
+        requested: FetchPositions,
         ids: dict[str, bytes],
     ) -> None:
         """Process a response, if the session accepts it."""
@@ -282,19 +284,19 @@ class Fetcher:
         if not self._session.answered(code, response.session_id, answered):
             _LOGGER.info("%s: starting a new fetch session: %s", self.name, ErrorCode(code).name)
             if code not in _LOST_SESSION:
-                for partition, _ in asked.values():
+                for partition, _ in requested.values():
                     self._partitions.hold_back(partition)
             return
         appended = 0
         fetched = []
         for key, data in answered.items():
-            found = asked.get(key)
+            found = requested.get(key)
             if found is None or not self._partitions.is_current(*found):
                 continue
-            partition, question = found
+            partition, position = found
             fetched.append(partition)
             with self._partitions.guard(partition):
-                appended += await self._process_partition_data(partition, question, data)
+                appended += await self._process_partition_data(partition, position, data)
             if appended >= APPENDED_AT_ONCE_BYTES:
                 appended = 0
                 await asyncio.sleep(0)
@@ -316,7 +318,7 @@ class Fetcher:
     async def _process_partition_data(
         self,
         partition: FollowerPartition,
-        asked: EpochQuestion,
+        position: FetchPosition,
         data: FetchPartitionData,
     ) -> int:
         """Do what a partition's response asks for; returns the bytes appended."""
@@ -324,15 +326,15 @@ class Fetcher:
         diverging = data.diverging_epoch
         match follower.action_for(data.error_code, is_diverging=diverging is not None):
             case FollowerAction.APPEND:
-                return self._append(partition, asked, data)
+                return self._append(partition, position, data)
             case FollowerAction.TRUNCATE:
                 assert diverging is not None
                 end = LeaderEpochEnd(epoch=diverging.epoch, end_offset=diverging.end_offset)
                 self._truncation.truncate_now(partition, partial(partition.truncate, end))
             case FollowerAction.OUT_OF_RANGE:
-                await self._truncation.find(partition, asked)
+                await self._truncation.find(partition, position)
             case FollowerAction.TIERED:
-                self._tier_states.begin(partition, asked)
+                self._tier_states.begin(partition, position)
             case FollowerAction.FAIL:
                 self._partitions.give_up(partition, ErrorCode(data.error_code).name)
             case FollowerAction.RETRY:
@@ -340,7 +342,7 @@ class Fetcher:
                 said = f"broker {self._source} answers {code.name}"
                 if code is ErrorCode.CORRUPT_MESSAGE:  # The leader's log decides where.
                     self._partitions.log_trouble(
-                        partition, logging.ERROR, f"{said} at offset {asked.fetch_offset}"
+                        partition, logging.ERROR, f"{said} at offset {position.fetch_offset}"
                     )
                 else:
                     self._partitions.log_trouble(partition, logging.INFO, said)
@@ -348,11 +350,11 @@ class Fetcher:
         return 0
 
     def _append(
-        self, partition: FollowerPartition, asked: EpochQuestion, data: FetchPartitionData
+        self, partition: FollowerPartition, position: FetchPosition, data: FetchPartitionData
     ) -> int:
         now_ms = self._context.clock.now_ms()
         try:
-            appended = partition.append(data, asked.leader_epoch, now_ms)
+            appended = partition.append(data, position.leader_epoch, now_ms)
         except KafkaError as error:
             if error.code is not ErrorCode.CORRUPT_MESSAGE:
                 raise

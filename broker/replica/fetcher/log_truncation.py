@@ -18,7 +18,7 @@ from broker.replica.fetcher.fetched_partitions import FetchedPartitions
 from broker.replica.fetcher.leader_end_point import LeaderEndPoint
 from broker.replica.fetcher.requests import epoch_request
 from broker.replica.follower.partition import FollowerPartition
-from broker.replica.follower.state import EpochQuestion
+from broker.replica.follower.state import FetchPosition
 from broker.replica.follower.truncation import NO_EPOCH, OutOfRangeAction, out_of_range_action
 from kafka_ds.protocol.errors import check_code
 from kafka_ds.protocol.leader_epoch_end import LeaderEpochEnd
@@ -92,25 +92,25 @@ class LogTruncation:
     async def truncate_first(self, partitions: list[FollowerPartition]) -> None:
         """Ask where epochs end, and truncate there; a log without epochs is truncated to its high watermark."""
         fetched = self._partitions
-        asked: dict[TopicPartition, tuple[FollowerPartition, EpochQuestion]] = {}
+        requested: dict[TopicPartition, tuple[FollowerPartition, FetchPosition]] = {}
         for partition in partitions:
-            if not fetched.is_current(partition, partition.follower.question):
+            if not fetched.is_current(partition, partition.follower.fetch_position):
                 continue
             if partition.follower.last_fetched_epoch != NO_EPOCH:
-                asked[partition.key] = partition, partition.follower.question
+                requested[partition.key] = partition, partition.follower.fetch_position
                 continue
             with fetched.guard(partition):
                 await self.truncate(
                     partition, partial(partition.truncate_to, partition.high_watermark)
                 )
-        if not asked:
+        if not requested:
             return
         response = await self._leader.send(
-            epoch_request([p for p, _ in asked.values()], self._context.node_id)
+            epoch_request([p for p, _ in requested.values()], self._context.node_id)
         )
         for topic in response.topics:
             for end in topic.partitions:
-                found = asked.get(TopicPartition(topic.topic, end.partition))
+                found = requested.get(TopicPartition(topic.topic, end.partition))
                 if found is None or not fetched.is_current(*found):
                     continue
                 with fetched.guard(found[0]):
@@ -118,17 +118,17 @@ class LogTruncation:
                     leader = LeaderEpochEnd(epoch=end.leader_epoch, end_offset=end.end_offset)
                     await self.truncate(found[0], partial(found[0].truncate, leader))
 
-    async def find(self, partition: FollowerPartition, asked: EpochQuestion) -> None:
+    async def find(self, partition: FollowerPartition, position: FetchPosition) -> None:
         """The leader does not have the offset: truncate to its end, or restart at its start."""
         end, _ = await self._leader.fetch_offset(partition, LATEST)
         start, epoch = end, NO_EPOCH
-        if end >= asked.fetch_offset:
+        if end >= position.fetch_offset:
             start, epoch = await self._leader.fetch_offset(partition, EARLIEST)
-        if not self._partitions.is_current(partition, asked):
+        if not self._partitions.is_current(partition, position):
             return
         epochs = ((epoch, start),) if epoch > NO_EPOCH else ()
         match out_of_range_action(
-            log_end_offset=asked.fetch_offset, leader_end_offset=end, leader_start_offset=start
+            log_end_offset=position.fetch_offset, leader_end_offset=end, leader_start_offset=start
         ):
             case OutOfRangeAction.TRUNCATE:
                 await self.truncate(partition, partial(partition.truncate_to, end))

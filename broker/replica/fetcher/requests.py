@@ -74,12 +74,12 @@ def epoch_request(
     """Asks where the last epoch of each of these logs ends at the leader."""
     topics: dict[str, list[OffsetForLeaderPartition]] = {}
     for each in partitions:
-        question = each.follower.question
+        position = each.follower.fetch_position
         topics.setdefault(each.topic, []).append(
             OffsetForLeaderPartition(
                 partition=each.partition,
-                current_leader_epoch=question.leader_epoch,
-                leader_epoch=question.last_fetched_epoch,
+                current_leader_epoch=position.leader_epoch,
+                leader_epoch=position.last_fetched_epoch,
             )
         )
     return OffsetForLeaderEpochRequest(

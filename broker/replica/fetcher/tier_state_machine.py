@@ -19,7 +19,7 @@ from broker.replica.fetcher.fetched_partitions import FetchedPartitions
 from broker.replica.fetcher.leader_end_point import LeaderEndPoint
 from broker.replica.fetcher.log_truncation import LogTruncation
 from broker.replica.follower.partition import FollowerPartition
-from broker.replica.follower.state import EpochQuestion
+from broker.replica.follower.state import FetchPosition
 from broker.transport.peer import PeerUnreachable
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.offsets import EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD
@@ -56,30 +56,32 @@ class TierStateMachine:
             and partition.log.config.remote_storage_enable
             and partition.follower.fetch_offset == 0
         ):
-            self._begin(partition, partition.follower.question, is_first=True)
+            self._begin(partition, partition.follower.fetch_position, is_first=True)
 
-    def begin(self, partition: FollowerPartition, asked: EpochQuestion) -> None:
+    def begin(self, partition: FollowerPartition, position: FetchPosition) -> None:
         """The leader has the offset only in the lake."""
-        self._begin(partition, asked, is_first=False)
+        self._begin(partition, position, is_first=False)
 
     def stop(self) -> None:
         """Leave them as they are."""
         for task in self._tasks.values():
             task.cancel()
 
-    def _begin(self, partition: FollowerPartition, asked: EpochQuestion, *, is_first: bool) -> None:
+    def _begin(
+        self, partition: FollowerPartition, position: FetchPosition, *, is_first: bool
+    ) -> None:
         if partition in self._tasks:
             self._partitions.hold_back(partition)
             return
         partition.follower.delay(self._context.clock.monotonic_ms() + HELD_BACK_MS)
         task = asyncio.get_running_loop().create_task(
-            self._rebuild(partition, asked, is_first=is_first)
+            self._rebuild(partition, position, is_first=is_first)
         )
         self._tasks[partition] = task
         task.add_done_callback(lambda _: self._tasks.pop(partition, None))
 
     async def _rebuild(
-        self, partition: FollowerPartition, asked: EpochQuestion, *, is_first: bool
+        self, partition: FollowerPartition, position: FetchPosition, *, is_first: bool
     ) -> None:
         fetched = self._partitions
         try:
@@ -87,10 +89,10 @@ class TierStateMachine:
                 fetched.go_on(partition)
                 return
             place = await self._place(partition)
-            if not fetched.is_current(partition, asked):
+            if not fetched.is_current(partition, position):
                 return
             offset, aux_state, log_start = place
-            if offset <= asked.fetch_offset:
+            if offset <= position.fetch_offset:
                 # The lake does not yet hold what the leader reports: ask again.
                 self._hold_back(partition)
                 return
@@ -100,7 +102,7 @@ class TierStateMachine:
         except PeerUnreachable:
             self._hold_back(partition)
         except Exception as error:  # noqa: BLE001 - the root of a task; whoever fetches says what it was
-            if fetched.is_current(partition, asked):
+            if fetched.is_current(partition, position):
                 partition.follower.retry()
                 fetched.failed(partition, error)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from broker.log.log import NOTHING_REMOTE, Log
 from broker.log.values import READ_COMMITTED, RemoteLogAuxState
-from broker.replica.follower.state import EpochQuestion, FollowerState
+from broker.replica.follower.state import FetchPosition, FollowerState
 from broker.replica.follower.truncation import truncation_for
 from broker.replica.watcher import Watcher
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -22,11 +22,11 @@ class FollowerPartition:
     """A partition of this broker that another one leads."""
 
     __slots__ = (
-        "_asked",
+        "_sent_position",
         "_truncations",
         "_truncations_written",
         "_is_lost",
-        "_wanted",
+        "_fetch_partition",
         "_watchers",
         "follower",
         "has_lost_records",
@@ -36,7 +36,7 @@ class FollowerPartition:
         "log",
         "topic",
         "topic_id",
-        "_trouble",
+        "_last_logged_error",
     )
 
     def __init__(
@@ -52,12 +52,12 @@ class FollowerPartition:
         self.follower = follower
         self.has_lost_records = has_lost_records
         # The last logged reason for a retry, and its level.
-        self._trouble: tuple[int, str] | None = None
+        self._last_logged_error: tuple[int, str] | None = None
         self._truncations = self._truncations_written = 0
         self._watchers: dict[Watcher[FollowerPartition], None] = {}
         self._is_lost = False
-        self._asked: EpochQuestion | None = None
-        self._wanted: FetchPartition | None = None
+        self._sent_position: FetchPosition | None = None
+        self._fetch_partition: FetchPartition | None = None
         # Whether flush.messages demands a flush before a fetch reports these records to the leader.
         self.is_unflushed = self._must_flush()
         log.update_high_watermark(follower.high_watermark)
@@ -110,13 +110,13 @@ class FollowerPartition:
         return self._is_lost
 
     @property
-    def is_free(self) -> bool:
+    def is_fetchable(self) -> bool:
         """Whether it may be fetched: its log is as durable as demanded."""
         return not (
             self._is_lost or self._truncations_written < self._truncations or self.is_unflushed
         )
 
-    def lose(self) -> None:
+    def stop_following(self) -> None:
         """This broker no longer follows the partition."""
         self._is_lost = True
         watchers = tuple(self._watchers)
@@ -126,15 +126,15 @@ class FollowerPartition:
 
     # -- what holds it back -------------------------------------------------------------------
 
-    def held_back(self, level: int, what: str) -> bool:
+    def set_error(self, level: int, what: str) -> bool:
         """An error holds the partition back; returns whether it is new, and is to be logged."""
-        is_new = self._trouble != (level, what)
-        self._trouble = level, what
+        is_new = self._last_logged_error != (level, what)
+        self._last_logged_error = level, what
         return is_new
 
     def recovered(self) -> tuple[int, str] | None:
         """The error that held the partition back is over; returns it."""
-        trouble, self._trouble = self._trouble, None
+        trouble, self._last_logged_error = self._last_logged_error, None
         return trouble
 
     # -- following ----------------------------------------------------------------------------
@@ -149,22 +149,22 @@ class FollowerPartition:
             last_epoch=log.leader_epochs.latest_epoch,
         )
 
-    def wanted(self, max_bytes: int) -> FetchPartition:
+    def to_fetch_partition(self, max_bytes: int) -> FetchPartition:
         """The partition in a fetch request; the same object as long as nothing has happened."""
-        asked, log = self.follower.question, self.log
-        wanted = self._wanted
+        position, log = self.follower.fetch_position, self.log
+        wanted = self._fetch_partition
         if (
             wanted is None
-            or asked is not self._asked
+            or position is not self._sent_position
             or wanted.log_start_offset != log.log_start_offset
             or wanted.high_watermark != self.follower.high_watermark
         ):
-            self._asked = asked
-            self._wanted = wanted = FetchPartition(
+            self._sent_position = position
+            self._fetch_partition = wanted = FetchPartition(
                 partition=self.partition,
-                current_leader_epoch=asked.leader_epoch,
-                fetch_offset=asked.fetch_offset,
-                last_fetched_epoch=asked.last_fetched_epoch,
+                current_leader_epoch=position.leader_epoch,
+                fetch_offset=position.fetch_offset,
+                last_fetched_epoch=position.last_fetched_epoch,
                 log_start_offset=log.log_start_offset,
                 partition_max_bytes=max_bytes,
                 high_watermark=self.follower.high_watermark,
@@ -197,7 +197,7 @@ class FollowerPartition:
             log.log_end_offset, log.leader_epochs.latest_epoch, data.high_watermark
         )
         log.update_high_watermark(follower.high_watermark)
-        if follower.is_in_sync:
+        if follower.is_caught_up:
             self.has_lost_records = False
         if log.log_start_offset < data.log_start_offset <= follower.high_watermark:
             log.advance_log_start_offset(data.log_start_offset)

@@ -38,8 +38,8 @@ class FollowerAction(Enum):
     RETRY = "retry"
 
 
-class EpochQuestion(NamedTuple):
-    """What a follower requested; other answers are ignored."""
+class FetchPosition(NamedTuple):
+    """Where a follower fetches; answers for another position are ignored."""
 
     fetch_offset: int
     leader_epoch: int
@@ -68,8 +68,8 @@ class FollowerState:
     """A partition that is followed, from one leader epoch to the next."""
 
     __slots__ = (
-        "_premature",
-        "_question",
+        "_not_leader_retries",
+        "_fetch_position",
         "due_ms",
         "fetch_offset",
         "high_watermark",
@@ -88,12 +88,12 @@ class FollowerState:
         self.leader_epoch = self.partition_epoch = -1
         self.fetch_offset = 0
         self.last_fetched_epoch = NO_EPOCH
-        self._question = EpochQuestion(0, -1, NO_EPOCH)
+        self._fetch_position = FetchPosition(0, -1, NO_EPOCH)
         self.high_watermark = high_watermark
         self.lag: int | None = None
         self.due_ms = 0
         # How often in a row the leader did not know that it leads.
-        self._premature = 0
+        self._not_leader_retries = 0
 
     def follow(
         self,
@@ -114,7 +114,7 @@ class FollowerState:
         self.state = FetchState.TRUNCATING if last_epoch == NO_EPOCH else FetchState.FETCHING
         self.lag = None
         self.due_ms = 0
-        self._premature = 0
+        self._not_leader_retries = 0
 
     def update_partition_epoch(self, partition_epoch: int) -> bool:
         """Metadata of this epoch came; whether they are newer than those before."""
@@ -127,17 +127,17 @@ class FollowerState:
         is_same = (leader, leader_epoch) == (self.leader, self.leader_epoch)
         return self.state is FetchState.FAILED or not is_same
 
-    def orphaned(self, leader_epoch: int) -> None:
+    def leader_lost(self, leader_epoch: int) -> None:
         """The partition has no leader."""
         self.leader, self.leader_epoch = -1, leader_epoch
         self.state = FetchState.FAILED
 
-    def compare_first(self) -> None:
+    def truncate_before_fetching(self) -> None:
         """The leader ignores epochs in a fetch: compare epochs, and truncate the log, before the first fetch."""
         if self.state is FetchState.FETCHING:
             self.state = FetchState.TRUNCATING
 
-    # -- asking -------------------------------------------------------------------------------
+    # -- fetching -------------------------------------------------------------------------------
 
     def is_due(self, now_ms: int) -> bool:
         """Whether it may be requested: it has not failed and its back-off is over."""
@@ -148,31 +148,31 @@ class FollowerState:
         return self.state is FetchState.FETCHING and self.due_ms <= now_ms
 
     @property
-    def question(self) -> EpochQuestion:
-        """The current question; the same object until the state changes."""
-        known = self._question
+    def fetch_position(self) -> FetchPosition:
+        """Where to fetch next; the same object until the state changes."""
+        known = self._fetch_position
         if (
             known.fetch_offset != self.fetch_offset
             or known.leader_epoch != self.leader_epoch
             or known.last_fetched_epoch != self.last_fetched_epoch
         ):
-            self._question = known = EpochQuestion(
+            self._fetch_position = known = FetchPosition(
                 self.fetch_offset, self.leader_epoch, self.last_fetched_epoch
             )
         return known
 
-    def is_current(self, asked: EpochQuestion) -> bool:
-        """Whether an answer to this question is still relevant."""
+    def is_current(self, position: FetchPosition) -> bool:
+        """Whether an answer to a fetch at this position is still relevant."""
         return (
             self.state is not FetchState.FAILED
-            and asked.fetch_offset == self.fetch_offset
-            and asked.leader_epoch == self.leader_epoch
+            and position.fetch_offset == self.fetch_offset
+            and position.leader_epoch == self.leader_epoch
         )
 
     # -- outcomes -----------------------------------------------------------------------------
 
     def action_for(self, error_code: int, *, is_diverging: bool) -> FollowerAction:
-        """What an answer to the current question asks for."""
+        """What an answer to the current fetch asks for."""
         if error_code == ErrorCode.NONE:
             return FollowerAction.TRUNCATE if is_diverging else FollowerAction.APPEND
         return _ACTIONS.get(error_code, FollowerAction.RETRY)
@@ -182,7 +182,7 @@ class FollowerState:
         assert log_end_offset >= self.fetch_offset, (
             "a follower's log is truncated by `truncated` alone"
         )
-        self._premature = 0
+        self._not_leader_retries = 0
         self.fetch_offset = log_end_offset
         self.last_fetched_epoch = last_epoch
         self.lag = max(0, leader_high_watermark - log_end_offset)
@@ -211,9 +211,9 @@ class FollowerState:
         """How long to wait after a retriable error code."""
         if error_code not in _NOT_LEADING_YET:
             return longest_ms
-        wait_ms = min(FIRST_RETRY_MS << self._premature, longest_ms)
+        wait_ms = min(FIRST_RETRY_MS << self._not_leader_retries, longest_ms)
         if wait_ms < longest_ms:
-            self._premature += 1
+            self._not_leader_retries += 1
         return wait_ms
 
     def retry(self) -> None:
@@ -225,6 +225,6 @@ class FollowerState:
         self.state = FetchState.FAILED
 
     @property
-    def is_in_sync(self) -> bool:
+    def is_caught_up(self) -> bool:
         """Whether it is known to hold everything that is committed."""
         return self.lag == 0

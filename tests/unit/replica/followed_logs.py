@@ -90,7 +90,7 @@ def step(partition: FollowerPartition, leader: Log, *, watermark: int = 0) -> bo
         epoch, end = leader.leader_epochs.end_offset_for(asked, leader.log_end_offset)
         partition.truncate(LeaderEpochEnd(epoch=epoch, end_offset=end))
         return True
-    data = answer(leader, partition.wanted(1 << 20), watermark=watermark)
+    data = answer(leader, partition.to_fetch_partition(1 << 20), watermark=watermark)
     diverging = data.diverging_epoch
     match follower.action_for(data.error_code, is_diverging=diverging is not None):
         case FollowerAction.APPEND:

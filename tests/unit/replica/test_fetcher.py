@@ -139,7 +139,7 @@ def test_any_mixture_of_faults_and_elections_ends_in_the_leaders_log(seed: int) 
                 if chance.random() < 0.08:
                     # The other one leads, with what it has; what it lacks was not committed.
                     broker.fetchers.update(remove=[partition])
-                    partition.lose()
+                    partition.stop_following()
                     epoch += 1
                     logs.reverse()
                     leader.lead(logs[0], epoch)

@@ -138,7 +138,7 @@ async def test_a_log_that_is_deleted_while_it_is_flushed_keeps_no_other_waiting(
         gone = broker.follow(deleted, 1)
         stays = broker.follow(log_of("t", 1), 1)
         await until(lambda: background.waiting)
-        gone.lose()
+        gone.stop_following()
         broker.fetchers.update(remove=[gone])
         deleted.abandon()
         disk.broken = {"/d"}
@@ -311,7 +311,7 @@ async def test_what_later_metadata_have_taken_away_is_not_fetched() -> None:
     async with following(leader) as broker:
         partition = broker.follow(open_log(MemoryDisk()), 1)
         broker.fetchers.update(remove=[partition])
-        partition.lose()
+        partition.stop_following()
         broker.fetchers.update(add=[partition])
         assert not list(broker.fetchers)
 
@@ -344,7 +344,7 @@ async def test_an_answer_for_a_partition_that_is_led_here_by_now_is_not_taken() 
         leader.lead(log_of("u", 0), 1)
         append(leader.logs["u", 0], "y", 1)
         await until(lambda: leader.fetches)
-        partition.lose()  # as metadata do; the fetcher hears of it with all else of the commit
+        partition.stop_following()  # as metadata do; the fetcher hears of it with all else of the commit
         leader.released.set()
         await until(lambda: has_all(other, leader.logs["u", 0]))
         assert partition.log.log_end_offset == 0

@@ -95,10 +95,10 @@ def test_with_an_epoch_to_compare_it_fetches_at_once_and_without_one_it_cuts_fir
     assert following().state is FetchState.FETCHING
     assert following(epoch=-1).state is FetchState.TRUNCATING
     follower = following()
-    follower.compare_first()
+    follower.truncate_before_fetching()
     assert follower.state.name == "TRUNCATING"
     follower.truncated(20, 3, is_complete=False)
-    assert (follower.state, follower.question.fetch_offset) == (FetchState.TRUNCATING, 20)
+    assert (follower.state, follower.fetch_position.fetch_offset) == (FetchState.TRUNCATING, 20)
     follower.truncated(10, 1)
     assert follower.state.name == "FETCHING"
     assert follower.high_watermark == 10  # what is not there any more is not committed here
@@ -130,27 +130,27 @@ def test_a_diverging_epoch_is_cut_to_and_not_appended() -> None:
 
 def test_an_answer_counts_for_its_question_alone() -> None:
     follower = following()
-    asked = follower.question
-    assert follower.is_current(asked)
+    position = follower.fetch_position
+    assert follower.is_current(position)
     follower.appended(31, 5, 12)
-    assert not follower.is_current(asked)  # it came twice
+    assert not follower.is_current(position)  # it came twice
     follower = following()
     follower.truncated(20, 3)
-    assert not follower.is_current(asked)  # the log was cut meanwhile
+    assert not follower.is_current(position)  # the log was cut meanwhile
     follower = following()
     follower.follow(3, 8, log_end_offset=END, last_epoch=5)
-    assert not follower.is_current(asked)  # another leader's
+    assert not follower.is_current(position)  # another leader's
     follower = following()
     follower.fail()
-    assert not follower.is_current(asked)
+    assert not follower.is_current(position)
 
 
 def test_the_high_watermark_is_the_least_of_both_and_never_goes_back() -> None:
     follower = following(watermark=12)
     assert follower.appended(35, 5, 33)
-    assert (follower.high_watermark, follower.lag, follower.is_in_sync) == (33, 0, True)
+    assert (follower.high_watermark, follower.lag, follower.is_caught_up) == (33, 0, True)
     assert follower.appended(36, 5, 90)
-    assert (follower.high_watermark, follower.lag, follower.is_in_sync) == (36, 54, False)
+    assert (follower.high_watermark, follower.lag, follower.is_caught_up) == (36, 54, False)
     assert not follower.appended(40, 5, 20)  # a new leader that has not heard of all yet
     assert follower.high_watermark == 36
 

@@ -55,7 +55,7 @@ class PartitionModel:
     def _follow(self, index: int) -> None:
         self.partitions[index].follow(self.leader, self.epoch)
         if not self.compares_on_fetch:
-            self.partitions[index].follower.compare_first()
+            self.partitions[index].follower.truncate_before_fetching()
 
     def append(self, text: str, count: int) -> None:
         append(self.logs[self.leader], text, self.epoch, count=count)
@@ -73,7 +73,7 @@ class PartitionModel:
         for index, partition in enumerate(self.partitions):
             if index == self.leader:
                 continue
-            data = answer(leader, partition.wanted(1))
+            data = answer(leader, partition.to_fetch_partition(1))
             agrees = data.error_code == ErrorCode.NONE and data.diverging_epoch is None
             ends.append(partition.follower.fetch_offset if agrees else 0)
         if min(ends) > self.committed_end:

@@ -108,7 +108,7 @@ async def test_a_leader_that_follows_tells_all_who_wait() -> None:
     assert lost == [led]
     followed = bench.followed()
     assert (followed.log.log_end_offset, followed.high_watermark) == (1, 0)
-    assert followed.follower.question.last_fetched_epoch == 0
+    assert followed.follower.fetch_position.last_fetched_epoch == 0
     assert bench.fetchers.calls[-1] == ([], [followed])
     assert bench.tier.told == ["opened t-0 in 0", "closed 0"]
 
@@ -184,7 +184,7 @@ async def test_without_a_leader_nothing_is_fetched_and_nothing_forgotten() -> No
     assert followed.high_watermark == 3
     await bench.commit(changed(registered(THIRD, 2)))
     assert bench.fetchers.calls[-1] == ([], [followed])
-    assert followed.follower.question.fetch_offset == 4
+    assert followed.follower.fetch_position.fetch_offset == 4
 
 
 @in_loop

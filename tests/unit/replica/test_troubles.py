@@ -189,4 +189,4 @@ async def test_a_log_whose_cut_the_disk_does_not_know_of_is_followed_on_as_such(
     await bench.commit(changed(registered(OTHER, epoch, partition_epoch=1)))
     assert bench.followed() is followed
     assert followed.follower.state is FetchState.FETCHING
-    assert not followed.is_free
+    assert not followed.is_fetchable
