@@ -129,9 +129,9 @@ def register(
         )
     )
     is_clean = known is not None and known.broker_epoch == wanted.previous_broker_epoch
-    _leave(draft, [wanted.broker_id], is_clean=is_clean)
+    _remove_from_isrs(draft, [wanted.broker_id], is_clean=is_clean)
     if not fenced:
-        _arrive(draft, wanted.broker_id)
+        _elect_where_leaderless(draft, wanted.broker_id)
     return is_clean or (known is None and wanted.previous_broker_epoch == NO_BROKER_EPOCH)
 
 
@@ -176,10 +176,10 @@ def _check_directories(draft: Draft, wanted: RegistrationRequest) -> None:
 def heartbeat(draft: Draft, sessions: Sessions, beat: Heartbeat, now_ms: int) -> HeartbeatReply:
     """Process a heartbeat: fence or unfence the broker, move its leaders, let it stop. Raises STALE_BROKER_EPOCH."""
     broker_id = beat.broker_id
-    broker = checked(draft, broker_id, beat.broker_epoch)
+    broker = check_broker_epoch(draft, broker_id, beat.broker_epoch)
     _lose_directories(draft, broker_id, set(beat.offline_log_dirs) - set(beat.full_log_dirs))
     for each in beat.full_log_dirs:
-        if not _must_stay(draft, broker_id, each):
+        if not _has_last_online_isr_replica(draft, broker_id, each):
             _lose_directories(draft, broker_id, [each])
     cordoned = beat.cordoned_log_dirs
     if cordoned is not None and set(cordoned) != set(broker.cordoned_log_dirs):
@@ -193,7 +193,7 @@ def heartbeat(draft: Draft, sessions: Sessions, beat: Heartbeat, now_ms: int) ->
         should_shut_down = beat.want_shut_down
         if is_caught_up and not beat.want_fence and not beat.want_shut_down:
             draft.unfence(broker_id)
-            _arrive(draft, broker_id)
+            _elect_where_leaderless(draft, broker_id)
     elif beat.want_fence:
         should_shut_down = beat.want_shut_down
         fence(draft, broker_id)
@@ -219,7 +219,7 @@ def _shut_down(draft: Draft, sessions: Sessions, broker: BrokerRegistration) -> 
     if leads or not broker.in_controlled_shutdown:
         if leads:
             draft.change_broker(broker_id, in_controlled_shutdown=True)
-            _leave(draft, [broker_id], is_clean=True)
+            _remove_from_isrs(draft, [broker_id], is_clean=True)
             return False
     else:
         others = [each for each in draft.brokers if each != broker_id and draft.is_active(each)]
@@ -233,7 +233,7 @@ def fence(draft: Draft, *broker_ids: int) -> None:
     """Fence these brokers: they lead nothing and are in no ISR, until their next heartbeat."""
     for broker_id in broker_ids:
         draft.fence(broker_id)
-    _leave(draft, broker_ids, is_clean=True)
+    _remove_from_isrs(draft, broker_ids, is_clean=True)
 
 
 def expire(draft: Draft, sessions: Sessions, now_ms: int) -> None:
@@ -261,11 +261,11 @@ def unregister(draft: Draft, sessions: Sessions, broker_id: int) -> None:
         message = f"Broker ID {broker_id} is not currently registered."
         raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, message)
     draft.unregister(broker_id)
-    _leave(draft, [broker_id], is_clean=False)
+    _remove_from_isrs(draft, [broker_id], is_clean=False)
     sessions.end_with_commit(broker_id)
 
 
-def checked(draft: Draft, broker_id: int, broker_epoch: int) -> BrokerRegistration:
+def check_broker_epoch(draft: Draft, broker_id: int, broker_epoch: int) -> BrokerRegistration:
     """The broker, if this is its last incarnation; raises STALE_BROKER_EPOCH."""
     broker = draft.brokers.get(broker_id)
     if broker is None or broker.broker_epoch != broker_epoch:
@@ -278,7 +278,7 @@ def checked(draft: Draft, broker_id: int, broker_epoch: int) -> BrokerRegistrati
 # -- partitions -----------------------------------------------------------------------------------
 
 
-def _leave(draft: Draft, leaving: Collection[int], *, is_clean: bool) -> None:
+def _remove_from_isrs(draft: Draft, leaving: Collection[int], *, is_clean: bool) -> None:
     """Remove these brokers from leadership and ISR; after an unclean stop from the ELR, too.
 
     They leave together: one by one the leadership would move to the next of them; those that were in sync until the
@@ -296,7 +296,7 @@ def _leave(draft: Draft, leaving: Collection[int], *, is_clean: bool) -> None:
             draft.change(key, without, excluded=leaving)
 
 
-def _arrive(draft: Draft, broker_id: int) -> None:
+def _elect_where_leaderless(draft: Draft, broker_id: int) -> None:
     """Partitions without a leader may have waited for this broker."""
     for _, key, registration in draft.partitions():
         may_lead = broker_id in registration.replicas or registration.is_diskless
@@ -307,7 +307,7 @@ def _arrive(draft: Draft, broker_id: int) -> None:
 # -- directories ----------------------------------------------------------------------------------
 
 
-def _must_stay(draft: Draft, broker_id: int, directory: bytes) -> bool:
+def _has_last_online_isr_replica(draft: Draft, broker_id: int, directory: bytes) -> bool:
     """Whether nobody else could lead what a full directory has: what is there can be read, and there may be room again.
 
     As far as is decided: the broker reports what it can know, and others may have reported the same meanwhile.
@@ -344,10 +344,10 @@ def _lose_directories(draft: Draft, broker_id: int, offline: Collection[bytes]) 
     for _, key, registration in draft.partitions():
         is_lost = not broker.has_directory(registration.directory_of(broker_id))
         if is_lost and broker_id in registration.isr:
-            _go_offline(draft, key, broker_id)
+            _remove_from_isr(draft, key, broker_id)
 
 
-def _go_offline(draft: Draft, key: PartitionId, broker_id: int) -> None:
+def _remove_from_isr(draft: Draft, key: PartitionId, broker_id: int) -> None:
     def without(change: PartitionChange) -> None:
         change.isr = tuple(replica for replica in change.isr if replica != broker_id)
 
@@ -358,7 +358,7 @@ def assign_directories(
     draft: Draft, broker_id: int, broker_epoch: int, wanted: Sequence[DirectoryAssignment]
 ) -> dict[DirectoryAssignment, ErrorCode]:
     """Record the directories of replicas; in a failed one they are offline. Raises STALE_BROKER_EPOCH."""
-    broker = checked(draft, broker_id, broker_epoch)
+    broker = check_broker_epoch(draft, broker_id, broker_epoch)
     results = {}
     for each in wanted:
         results[each] = _assign_directory(draft, broker, each)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from broker.controller.brokers import checked
+from broker.controller.brokers import check_broker_epoch
 from broker.controller.draft import Draft
 from broker.metadata.events import RECOVERED, RECOVERING, TO_DISKLESS, PartitionRegistration
 from broker.metadata.partition_change import PartitionChange
@@ -46,7 +46,7 @@ def alter_partitions(
     draft: Draft, broker_id: int, broker_epoch: int, partitions: Sequence[AlterPartition]
 ) -> list[AlterPartitionResult]:
     """Change the ISR of each partition that this broker leads, one result for each, in their order."""
-    checked(draft, broker_id, broker_epoch)
+    check_broker_epoch(draft, broker_id, broker_epoch)
     errors = [(wanted, _alter(draft, broker_id, wanted)) for wanted in partitions]
     # As it will be in the log: changes of one decision share one epoch.
     settled = draft.settled()

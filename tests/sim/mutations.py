@@ -115,7 +115,7 @@ def older_proposals_are_taken(patch: pytest.MonkeyPatch) -> None:
 @mutation
 def full_disks_count_as_failed(patch: pytest.MonkeyPatch) -> None:
     """The last replica in sync goes offline with its full disk, too."""
-    patch.setattr(brokers, "_must_stay", lambda draft, broker_id, directory: False)
+    patch.setattr(brokers, "_has_last_online_isr_replica", lambda draft, broker_id, directory: False)
 
 
 @mutation
@@ -146,12 +146,12 @@ def any_replica_may_lead(patch: pytest.MonkeyPatch) -> None:
 @mutation
 def what_a_lost_disk_forgot_is_not_asked(patch: pytest.MonkeyPatch) -> None:
     """A broker stays in the ISR after an unclean stop."""
-    original = brokers._leave
+    original = brokers._remove_from_isrs
 
     def leave(draft: Any, leaving: Any, *, is_clean: bool) -> None:
         original(draft, leaving, is_clean=True)
 
-    patch.setattr(brokers, "_leave", leave)
+    patch.setattr(brokers, "_remove_from_isrs", leave)
 
 
 @mutation
@@ -194,7 +194,7 @@ def open_transactions_are_read(patch: pytest.MonkeyPatch) -> None:
 @mutation
 def crashed_brokers_lead_at_once(patch: pytest.MonkeyPatch) -> None:
     """Every registered broker counts as one that stopped cleanly and is in sync."""
-    patch.setattr(brokers, "_leave", lambda draft, leaving, *, is_clean: None)
+    patch.setattr(brokers, "_remove_from_isrs", lambda draft, leaving, *, is_clean: None)
 
 
 @mutation

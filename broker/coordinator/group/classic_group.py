@@ -150,9 +150,9 @@ class ClassicGroup:
         self.members: dict[str, ClassicGroupMember] = {}
         self.static_ids: dict[str, str] = {}  # Instance id -> member id.
         # Ids that were given out and have not come back (KIP-394).
-        self.pending: set[str] = set()
+        self.pending_join_members: set[str] = set()
         # Members of this generation that have not asked for their assignment yet.
-        self.unsynced: set[str] = set()
+        self.pending_sync_members: set[str] = set()
         self.joining: dict[str, Ticket] = {}
         self.syncing: dict[str, Ticket] = {}
         # None: the members' subscriptions are unknown.
@@ -160,7 +160,7 @@ class ClassicGroup:
         # While a group's first members come together: (this delay, what is left after it), and whether one came.
         self._initial_delay_ms = (0, 0)
         self._new_member_added = False
-        self._supporters: Counter[str] = Counter()
+        self._supported_protocols: Counter[str] = Counter()
 
     @classmethod
     def loaded(cls, group_id: str, value: GroupMetadataValue) -> ClassicGroup:
@@ -220,22 +220,22 @@ class ClassicGroup:
         self.state_changed_ms = now_ms
 
     @property
-    def is_forming(self) -> bool:
+    def is_in_initial_rebalance_delay(self) -> bool:
         """Whether its first members come together, and more are given time to follow (KIP-134)."""
         return (
             self.state is ClassicGroupState.PREPARING_REBALANCE
             and self.previous_state is ClassicGroupState.EMPTY
         )
 
-    def begin_forming(self, delay_ms: int) -> None:
+    def begin_initial_rebalance_delay(self, delay_ms: int) -> None:
         """The first members come together: wait so long for more, and longer while more come."""
         self._initial_delay_ms = (delay_ms, max(self.rebalance_timeout_ms - delay_ms, 0))
         self._new_member_added = False
 
-    def extend_forming(self, longest_ms: int) -> int:
+    def extend_initial_rebalance_delay(self, longest_ms: int) -> int:
         """The delay is over; returns how long to wait for more members, 0 if none came or the time is up."""
         delay_ms, remaining_ms = self._initial_delay_ms
-        if not (self.is_forming and self._new_member_added):
+        if not (self.is_in_initial_rebalance_delay and self._new_member_added):
             return 0
         next_ms = min(longest_ms, remaining_ms)
         if next_ms:
@@ -246,7 +246,7 @@ class ClassicGroup:
     @property
     def has_all_joined(self) -> bool:
         """Whether every member has joined, so that the next generation may begin."""
-        return len(self.joining) == len(self.members) and not self.pending
+        return len(self.joining) == len(self.members) and not self.pending_join_members
 
     @property
     def rebalance_timeout_ms(self) -> int:
@@ -258,12 +258,12 @@ class ClassicGroup:
         """Whether its members speak the consumer's embedded protocol."""
         return self.protocol_type == CONSUMER_PROTOCOL
 
-    def begin_generation(self, now_ms: int) -> None:
+    def init_next_generation(self, now_ms: int) -> None:
         """All expected members have joined: the generation goes up by one."""
         self.generation_id += 1
         self.protocol_name = self.select_protocol() if self.members else None
         self.learn_subscriptions()
-        self.unsynced.clear()
+        self.pending_sync_members.clear()
         state = ClassicGroupState.COMPLETING_REBALANCE if self.members else ClassicGroupState.EMPTY
         self.transition_to(state, now_ms)
 
@@ -279,24 +279,24 @@ class ClassicGroup:
             self.protocol_type = protocol_type
         if self.leader_id is None:
             self.leader_id = member.member_id
-        if self.is_forming:
+        if self.is_in_initial_rebalance_delay:
             self._new_member_added = True
         member.is_new = is_new
         self.members[member.member_id] = member
-        self._supporters.update(name for name, _ in member.protocols)
-        self.pending.discard(member.member_id)
+        self._supported_protocols.update(name for name, _ in member.protocols)
+        self.pending_join_members.discard(member.member_id)
 
     def remove(self, member_id: str) -> None:
         """Forget a member, or an id that never came back; the next member becomes the leader."""
         member = self.members.pop(member_id, None)
         if member is not None:
-            self._supporters.subtract(name for name, _ in member.protocols)
+            self._supported_protocols.subtract(name for name, _ in member.protocols)
             if member.group_instance_id is not None:
                 del self.static_ids[member.group_instance_id]
         if self.leader_id == member_id:
             self.leader_id = next(iter(self.members), None)
-        self.pending.discard(member_id)
-        self.unsynced.discard(member_id)
+        self.pending_join_members.discard(member_id)
+        self.pending_sync_members.discard(member_id)
         assert member_id not in self.joining and member_id not in self.syncing, "nobody is dropped"
 
     def update(
@@ -308,16 +308,16 @@ class ClassicGroup:
         session_timeout_ms: int,
     ) -> None:
         """A member that joins again may have changed its metadata."""
-        self._supporters.subtract(name for name, _ in member.protocols)
+        self._supported_protocols.subtract(name for name, _ in member.protocols)
         member.protocols = protocols
-        self._supporters.update(name for name, _ in protocols)
+        self._supported_protocols.update(name for name, _ in protocols)
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
 
     def await_sync(self, member: ClassicGroupMember) -> None:
         """The member knows its id and generation, and is to ask for its assignment."""
         member.is_new = False
-        self.unsynced.add(member.member_id)
+        self.pending_sync_members.add(member.member_id)
 
     def assign(self, assignments: Mapping[str, bytes]) -> None:
         """Give each member its assignment, and those that are not named an empty one."""
@@ -343,7 +343,7 @@ class ClassicGroup:
         self.static_ids[group_instance_id] = member_id
         if self.leader_id == old_id:
             self.leader_id = member_id
-        self.unsynced.discard(old_id)
+        self.pending_sync_members.discard(old_id)
         return member
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> None:
@@ -359,7 +359,7 @@ class ClassicGroup:
 
     def is_known(self, member_id: str, group_instance_id: str | None) -> bool:
         """Whether this is a member, or an id that was given out."""
-        if member_id in self.pending:
+        if member_id in self.pending_join_members:
             return True
         try:
             self.check_member(member_id, group_instance_id)
@@ -383,13 +383,15 @@ class ClassicGroup:
         if self.state is ClassicGroupState.EMPTY:
             return bool(protocol_type and names)
         return self.protocol_type == protocol_type and any(
-            self._supporters[name] == len(self.members) for name in names
+            self._supported_protocols[name] == len(self.members) for name in names
         )
 
     def select_protocol(self) -> str:
         """The protocol that most members would choose among those that all have."""
         everybody = len(self.members)
-        candidates = {name for name, count in self._supporters.items() if count == everybody}
+        candidates = {
+            name for name, count in self._supported_protocols.items() if count == everybody
+        }
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]
 

@@ -72,13 +72,13 @@ class Rebalancing:
         )  # fmt: skip
         if group.state is ClassicGroupState.COMPLETING_REBALANCE:
             self.cancel_assignments(group, ErrorCode.REBALANCE_IN_PROGRESS, now, result)
-        group.unsynced.clear()
+        group.pending_sync_members.clear()
         self._state.timers.cancel(TimerKey(TimerKind.SYNC, group.group_id))
         forms = group.state is ClassicGroupState.EMPTY
         group.transition_to(ClassicGroupState.PREPARING_REBALANCE, now.now_ms)
         if forms:
             delay_ms = self._state.settings.group_initial_rebalance_delay_ms
-            group.begin_forming(delay_ms)
+            group.begin_initial_rebalance_delay(delay_ms)
             self._wait_for_joins(group, delay_ms, now)
         elif group.has_all_joined:
             self.complete(group, now, result)
@@ -93,7 +93,7 @@ class Rebalancing:
 
     def complete_if_formed(self, group: ClassicGroup, now: Instant, result: ResultBuilder) -> None:
         """End the rebalance if all have joined; the first one waits for more."""
-        if not group.is_forming:
+        if not group.is_in_initial_rebalance_delay:
             self.complete_if_joined(group, now, result)
 
     def complete_if_joined(self, group: ClassicGroup, now: Instant, result: ResultBuilder) -> None:
@@ -105,7 +105,9 @@ class Rebalancing:
         """The time to join is up; a new group gets more time while members keep coming."""
         if group.state is not ClassicGroupState.PREPARING_REBALANCE:
             return
-        longer_ms = group.extend_forming(self._state.settings.group_initial_rebalance_delay_ms)
+        longer_ms = group.extend_initial_rebalance_delay(
+            self._state.settings.group_initial_rebalance_delay_ms
+        )
         if longer_ms:
             self._wait_for_joins(group, longer_ms, now)
         else:
@@ -121,7 +123,7 @@ class Rebalancing:
             # Only static members, and none of them joined: wait until their sessions end.
             self._wait_for_joins(group, group.rebalance_timeout_ms, now)
             return
-        group.begin_generation(now.now_ms)
+        group.init_next_generation(now.now_ms)
         if group.state is ClassicGroupState.EMPTY:
             line = f"Group {group.group_id} with generation {group.generation_id} is now empty"
             result.say(line, group.group_id, generation=group.generation_id)
@@ -179,15 +181,15 @@ class Rebalancing:
 
     def synced(self, group: ClassicGroup, member_id: str) -> None:
         """The member has asked for its assignment."""
-        group.unsynced.discard(member_id)
-        if not group.unsynced:
+        group.pending_sync_members.discard(member_id)
+        if not group.pending_sync_members:
             self._state.timers.cancel(TimerKey(TimerKind.SYNC, group.group_id))
 
     def sync_time_is_up(self, group: ClassicGroup, now: Instant, result: ResultBuilder) -> None:
         """Remove the members that joined and then never asked for their assignment."""
-        if not group.unsynced:
+        if not group.pending_sync_members:
             return
-        for member_id in tuple(group.unsynced):
+        for member_id in tuple(group.pending_sync_members):
             self.drop(group, member_id, result)
         self.prepare(group, now, result)
 
@@ -207,7 +209,7 @@ class Rebalancing:
     ) -> None:
         """A member's session has ended; or an id that was given out did not come back."""
         member = group.members.get(member_id)
-        if member_id in group.pending:
+        if member_id in group.pending_join_members:
             self.drop(group, member_id, result)
             self.complete_if_joined(group, now, result)
             self._state.forget_if_void(group)
@@ -407,7 +409,7 @@ class _Join:
             self._refuse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id)
         elif member_id == NO_MEMBER_ID:
             self._join_for_the_first_time()
-        elif member_id in group.pending and request.group_instance_id is None:
+        elif member_id in group.pending_join_members and request.group_instance_id is None:
             self._add(member_id)
         else:
             self._join_again(member_id)
@@ -445,7 +447,7 @@ class _Join:
             else:
                 self._add(member_id)
         elif self._client.api_version >= FIRST_VERSION_THAT_RETURNS:
-            group.pending.add(member_id)
+            group.pending_join_members.add(member_id)
             self._rebalancing.expect(group, member_id, request.session_timeout_ms, self._now)
             self._refuse(ErrorCode.MEMBER_ID_REQUIRED, member_id)
         else:
@@ -689,7 +691,7 @@ class Membership:
             member_id = group.static_ids.get(who.group_instance_id or "", NO_MEMBER_ID)
             if member_id == NO_MEMBER_ID:
                 return ErrorCode.UNKNOWN_MEMBER_ID
-        elif member_id not in group.pending:
+        elif member_id not in group.pending_join_members:
             try:
                 group.check_member(member_id, who.group_instance_id)
             except KafkaError as error:

@@ -163,7 +163,11 @@ class GroupMetadataManager:
 
     def forget_if_void(self, group: ClassicGroup) -> None:
         """Forget a group without members and without records in the log."""
-        if group.state is not ClassicGroupState.EMPTY or group.members or group.pending:
+        if (
+            group.state is not ClassicGroupState.EMPTY
+            or group.members
+            or group.pending_join_members
+        ):
             return
         if group.group_id in self.metadata or self.offsets.has_group(group.group_id):
             return
@@ -175,7 +179,7 @@ class GroupMetadataManager:
         if group is None:
             return
         assert not group.joining and not group.syncing, "nobody is dropped"
-        for member_id in (*group.members, *group.pending):
+        for member_id in (*group.members, *group.pending_join_members):
             self.timers.cancel(TimerKey(TimerKind.SESSION, group_id, member_id))
         self.timers.cancel(TimerKey(TimerKind.JOIN, group_id))
         self.timers.cancel(TimerKey(TimerKind.SYNC, group_id))

@@ -350,7 +350,9 @@ class OffsetMetadataManager:
                 kept = True
         if not isinstance(group, ClassicGroup):
             return not group.members and not kept
-        return group.state is ClassicGroupState.EMPTY and not group.pending and not kept
+        return (
+            group.state is ClassicGroupState.EMPTY and not group.pending_join_members and not kept
+        )
 
     def _offsets_of(
         self, group: ClassicGroup | ConsumerGroup | StreamsGroup

@@ -175,7 +175,7 @@ class Groups(RuleBasedStateMachine):
         learned = client.step()
         if self._generation() > before:
             # No time has passed: all have joined, those included to whom an id was given out (KIP-394).
-            assert not self.desk.shard.state.groups[GROUP].pending
+            assert not self.desk.shard.state.groups[GROUP].pending_join_members
         if learned is not None:
             generation_id, member_id, assignment = learned
             known = self.assigned.setdefault((generation_id, member_id), assignment)
@@ -288,7 +288,7 @@ class Groups(RuleBasedStateMachine):
         present = {} if group is None else group.members
         gone = {z.member_id for z in self.zombies} - {"", *present}
         if group is not None:
-            gone -= group.pending
+            gone -= group.pending_join_members
         member_id = data.draw(st.sampled_from(["stranger", *sorted(gone)]))
         generation_id = 0 if group is None else group.generation_id
         if present and data.draw(st.booleans()):
@@ -340,10 +340,10 @@ class Groups(RuleBasedStateMachine):
                 group.generation_id,
                 group.leader_id,
                 [(m.member_id, m.protocols, m.assignment) for m in group.members.values()],
-                sorted(group.pending),
+                sorted(group.pending_join_members),
                 dict(group.joining),
                 dict(group.syncing),
-                sorted(group.unsynced),
+                sorted(group.pending_sync_members),
             )
             for group_id, group in shard.state.groups.items()
         }
@@ -380,7 +380,7 @@ class Groups(RuleBasedStateMachine):
         for group in self.desk.shard.state.groups.values():
             assert set(group.joining) <= set(group.members)
             assert set(group.syncing) <= set(group.members)
-            assert not group.pending & set(group.members)
+            assert not group.pending_join_members & set(group.members)
             assert set(group.static_ids.values()) == {
                 m.member_id for m in group.members.values() if m.is_static
             }
