@@ -207,7 +207,8 @@ def compiled(text: str, references: tuple[tuple[str, str], ...]) -> bytes:
         files = FileDescriptorSet.FromString(Path(folder, "compiled").read_bytes())
     for file in files.file:
         _mark_maps(file.message_type)
-    return files.SerializeToString()
+    serialized: bytes = files.SerializeToString()
+    return serialized
 
 
 def _mark_maps(messages: Sequence[DescriptorProto]) -> None:

@@ -115,7 +115,9 @@ def older_proposals_are_taken(patch: pytest.MonkeyPatch) -> None:
 @mutation
 def full_disks_count_as_failed(patch: pytest.MonkeyPatch) -> None:
     """The last replica in sync goes offline with its full disk, too."""
-    patch.setattr(brokers, "_has_last_online_isr_replica", lambda draft, broker_id, directory: False)
+    patch.setattr(
+        brokers, "_has_last_online_isr_replica", lambda draft, broker_id, directory: False
+    )
 
 
 @mutation
