@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,10 @@ from tests.s3_server import S3Server
 prepare()
 # Whatever a developer has compiled; `tests.compiled` is for the other way.
 os.environ.setdefault(SWITCH, OFF)
+# Bytecode is kept, whatever the shell says, as by make: to rewrite all tests' assertions takes longer than to collect
+# them, and each broker imports hundreds of modules.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Thousands of tests are millions of objects that all stay: looked through again and again they took a third of the
 # time of collecting them, and each `gc.collect()` of a test half a second.
 gc.disable()

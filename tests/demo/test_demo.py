@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_conf.jars import QUICK_JAVA
 from tests.demo.__main__ import empty_folder
+from tests.spark.java import QUICK_JAVA
 
 
 @pytest.mark.spark
@@ -24,7 +24,7 @@ def test_the_demo_ends_by_itself(tmp_path: Path) -> None:
         str(tmp_path / "demo"),
     ]
     # Each query of Spark's runs once.
-    environment = {**os.environ, "JAVA_TOOL_OPTIONS": " ".join(QUICK_JAVA)}
+    environment = {**os.environ, "JAVA_TOOL_OPTIONS": QUICK_JAVA}
     done = subprocess.run(words, capture_output=True, text=True, timeout=560, env=environment)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "40,000 rows = what was acknowledged" in done.stdout

@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from spark_conf.jars import QUICK_JAVA
 from tests.compose_machine import BROKERS, ROOT, ComposeMachine, compose
 from tests.processes import wait_until
+from tests.spark.java import QUICK_JAVA
 
 COUNT = 3_000
 
@@ -56,7 +56,7 @@ def test_the_services_work_together(machine: ComposeMachine) -> None:
         env={
             **os.environ,
             **machine.environment("spark"),
-            "JAVA_TOOL_OPTIONS": " ".join(QUICK_JAVA),
+            "JAVA_TOOL_OPTIONS": QUICK_JAVA,
         },
         cwd=ROOT,
         capture_output=True,

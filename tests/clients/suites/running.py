@@ -18,7 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     UserScramCredentialUpsertion,
 )
 
-from tests.clients.suites.building import CARGO_TEST, kafka_path, python_of
+from tests.clients.suites.building import CARGO_TEST, KAFKA_GO, go_binary, kafka_path, python_of
 from tests.clients.suites.clusters import Cluster
 from tests.clients.suites.junit import run_kafka, run_requests, run_streams
 from tests.clients.suites.karapace import run_karapace
@@ -70,8 +70,7 @@ def run_franz_go(
     source: Path, work: Path, cluster: Cluster, tests: Sequence[str]
 ) -> Iterator[Outcome]:
     """A test is `TestGroupETL`, of the package `kgo`; `@chaos`: with connections that break at random."""
-    binary = work / "kgo.test"
-    ended(["go", "test", "-c", "-o", str(binary), "./pkg/kgo"], source, dict(os.environ))
+    binary = go_binary(source, "pkg/kgo")
     environment = {
         **os.environ,
         "KGO_SEEDS": cluster.bootstrap,
@@ -108,9 +107,7 @@ def run_kafka_go(
 ) -> Iterator[Outcome]:
     """A test is `TestReader`, or `sasl/TestSASL` in a package below; one at a time, as Go runs those of a package."""
     packages = {test.rpartition("/")[0] for test in tests}
-    for each in packages:
-        words = ["go", "test", "-c", "-o", str(work / f"{each}.test"), f"./{each}"]
-        print(ended(words, source, dict(os.environ)), end="")
+    binaries = {each: go_binary(source, each, *KAFKA_GO) for each in packages}
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     asked = [
         UserScramCredentialUpsertion(
@@ -130,7 +127,7 @@ def run_kafka_go(
 
     def run(test: str) -> Outcome:
         package, _, name = test.rpartition("/")
-        outcome = go_test(work / f"{package}.test", source / package, environment, name)
+        outcome = go_test(binaries[package], source / package, environment, name)
         return replace(outcome, test=test)
 
     yield from each_of(run, tests, at_once=1)

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.apache_kafka import wait_for_listener
-from tests.clients.suites.building import kafka_path, toxiproxy
+from tests.clients.suites.building import SARAMA, go_binary, kafka_path, toxiproxy
 from tests.clients.suites.clusters import Cluster
 from tests.clients.suites.compose import ComposeStandIn, command
-from tests.clients.suites.outcomes import Outcome, each_of, ended, go_test
+from tests.clients.suites.outcomes import Outcome, each_of, go_test
 
 # Where the tests expect Toxiproxy, and the port before that of broker 1.
 API = "127.0.0.1:8474"
@@ -29,9 +29,7 @@ def run_sarama(
     source: Path, work: Path, cluster: Cluster, tests: Sequence[str]
 ) -> Iterator[Outcome]:
     """A test is `TestFuncProducing`; one at a time, since each makes the same topics anew, and mends the proxies."""
-    binary = work / "sarama.test"
-    words = ["go", "test", "-tags", "functional", "-c", "-o", str(binary), "."]
-    print(ended(words, source, dict(os.environ)), end="")
+    binary = go_binary(source, "", *SARAMA)
     kafka_path(work)
     compose = ComposeStandIn(cluster, work)
     first = cluster.brokers[1].address("INTERNAL")

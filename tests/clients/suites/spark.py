@@ -8,7 +8,6 @@ is run once more.
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
@@ -18,14 +17,14 @@ import pyspark
 
 from spark_conf import jars
 from spark_conf.java import java_command
-from tests.clients.suites.junit import state_of
+from tests.clients.suites.junit import QUICK, compiled_once, javac, state_of
 from tests.clients.suites.outcomes import Outcome, ended
 
 HERE = Path(__file__).parent
 SOURCES = (HERE / "java" / "Brokers.java", HERE / "scala" / "KafkaTestUtils.scala")
 PACKAGE = "org.apache.spark.sql.kafka010."
 SUITE_LIMIT_S = 1_800
-JAVA = ("-Xmx1500m", "-Xss4m", "-XX:+UseSerialGC", "-Dspark.testing=true")
+JAVA = ("-Xmx1500m", "-Xss4m", *QUICK, "-XX:ReservedCodeCacheSize=256m", "-Dspark.testing=true")
 # What Spark reaches into, as its launcher lets it.
 OPENED = (
     *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio"),
@@ -40,21 +39,12 @@ QUIET = """<Configuration><Appenders><Null name="none"/></Appenders>
 
 def compiled_for_spark(folder: Path) -> Path:
     """The folder of the class that starts brokers, compiled with PySpark's Scala."""
-    folder.mkdir(parents=True, exist_ok=True)
     brokers, utils = SOURCES
-    compiler = Path(java_command()).parent / "javac"
-    _run([str(compiler), "-d", str(folder), str(brokers)])
     scala = ":".join(str(each) for each in _pyspark().glob("scala-*.jar"))
     clients = next(jars.fetch("spark-kafka").glob("kafka-clients-*.jar"))
-    words = [java_command(), "-cp", scala, "scala.tools.nsc.Main", "-nowarn", "-usejavacp"]
-    _run([*words, "-classpath", f"{scala}:{folder}:{clients}", "-d", str(folder), str(utils)])
-    return folder
-
-
-def _run(words: Sequence[str]) -> None:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(words)}\n{done.stdout}{done.stderr}")
+    words = [java_command(), *QUICK, "-cp", scala, "scala.tools.nsc.Main", "-nowarn", "-usejavacp"]
+    words += ["-classpath", f"{scala}:{folder}:{clients}", "-d", str(folder), str(utils)]
+    return compiled_once(folder, SOURCES, [[*javac(folder), str(brokers)], words])
 
 
 def _pyspark() -> Path:

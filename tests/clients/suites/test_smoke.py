@@ -17,7 +17,7 @@ QUICK = {
     "kafka-requests": ("kafka.server.HeartbeatRequestTest",),
     "kafka-streams": ("streams.integration.JoinStoreIntegrationTest",),
     "sarama": ("TestFuncAdminListConsumerGroupOffsets",),
-    "spark-kafka": ("KafkaRealTimeModeE2ESuite",),
+    "spark-kafka": ("ConsumerStrategySuite",),
     "trogdor": ("RoundTripWorkload",),
 }
 SLOW = {
@@ -26,6 +26,7 @@ SLOW = {
     # To compile it takes two minutes of CPU.
     "rskafka": ("client/test_sasl", "producer/test_batch_producer"),
     "sarama": ("TestFuncProducing",),
+    "spark-kafka": ("KafkaRealTimeModeE2ESuite",),
     "trogdor": ("ProduceBench@transactions",),
     "trogdor-faults": ("RoundTripWorkload+stop",),
 }
