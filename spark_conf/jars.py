@@ -4,7 +4,7 @@ All versions are pinned here. Only Java and PySpark are needed; Ivy uses its def
 downloaded into a temporary folder, which is renamed when it is complete. The set of Delta also has kafka-ds' own
 LogStores, compiled with PySpark's Scala.
 
-Usage: ``python -m spark_conf.jars [set ...]`` prints the folder of each set.
+Usage: ``python -m spark_conf.jars [--list] [set ...]`` prints the folder of each set, or its jars.
 """
 
 from __future__ import annotations
@@ -518,16 +518,23 @@ def main() -> int:
         metavar="set",
         help=f"delta (the default: what a session needs), or any of {', '.join([*list(SETS)[2:], *GROUPS])}",
     )
-    given = parser.parse_args().sets
-    names = [each for name in given for each in GROUPS.get(name, (name,))]
+    parser.add_argument(
+        "--list", action="store_true", help="print the jars, as Spark's --jars takes them"
+    )
+    given = parser.parse_args()
+    names = [each for name in given.sets for each in GROUPS.get(name, (name,))]
     with ThreadPoolExecutor(max(1, len(names))) as pool:
-        folders = [pool.submit(fetch, name) for name in names]
-    for folder in folders:
-        try:
-            print(folder.result())  # noqa: T201 (this is the command's output)
-        except (JarsUnavailable, JavaUnusable) as problem:
-            _say(str(problem))
-            return 1
+        fetched = [pool.submit(fetch, name) for name in names]
+    try:
+        folders = [each.result() for each in fetched]
+    except (JarsUnavailable, JavaUnusable) as problem:
+        _say(str(problem))
+        return 1
+    if given.list:
+        jars = [str(jar) for folder in folders for jar in sorted(folder.glob("*.jar"))]
+        print(",".join(jars))  # noqa: T201 (this is the command's output)
+    else:
+        print(*folders, sep="\n")  # noqa: T201 (this is the command's output)
     return 0
 
 

@@ -194,7 +194,7 @@ def test_the_system_tables_are_asked(tmp_path: Path) -> None:
         kafka_ds = CommandLine(broker.bootstrap, tmp_path)
         kafka_ds.ok("produce", "orders", typed="a\nb\nc\n")
         kafka_ds.ok("consume", "orders", "--group", "billing", "--max-messages", "1")
-        reader = PageReader(tmp_path, {".venv/bin/python": "python"})
+        reader = PageReader(tmp_path, {})
         wait_until("the group", lambda: "billing" in reader.run(asked).stdout)
         for line in printed:
             assert reader.run(line).returncode == 0

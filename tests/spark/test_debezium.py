@@ -106,7 +106,7 @@ def test_a_table_of_current_state_equals_the_database(
     with running_connect(tmp_path, broker.bootstrap, database, {}):
         wait_until("the snapshot", is_equal, timeout_s=90, every_s=1)
         (query,) = (block.code for block in BLOCKS if block.language == "sql")
-        found = spark.sql(query.replace("data/lake", str(broker.lake))).collect()
+        found = spark.sql(query.replace("/path/to/data/lake", str(broker.lake))).collect()
         assert [(row.customer, str(row.total)) for row in found] == [
             ("ada", "12.50"),
             ("ben", "7.25"),

@@ -109,10 +109,10 @@ def test_the_page_of_typed_tables_does_what_it_says(
     kafka_ds = CommandLine(own.bootstrap, tmp_path)
     orders = Topic(own, "orders").create(partitions=1)
     scripts = [each.replace("\\\n", " ").splitlines() for each in code_of_the_page("sh")]
-    (json,), (partitioned,), (once, endless), (by_sql,), (types_of,), *after = scripts
+    (json,), (once, endless), (by_sql,), (partitioned,), (types_of,), *after = scripts
     (avro, with_registry), (history,), (text, replay) = after
     totals, changes, reasons = (
-        each.replace("data/lake", str(own.lake)) for each in code_of_the_page("sql")
+        each.replace("/path/to/data/lake", str(own.lake)) for each in code_of_the_page("sql")
     )
     types(json)
     kafka_ds.ok("produce", "orders", typed=JSON)

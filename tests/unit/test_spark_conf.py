@@ -126,3 +126,16 @@ def test_what_is_downloaded_is_said_and_lies_in_the_users_cache(monkeypatch, tmp
     told = capsys.readouterr().err
     assert f"downloading delta-spark_{pyspark.__version__[:3]}_2.13 {jars.DELTA_VERSION}" in told
     assert told.rstrip().endswith(f"into {tmp_path}/kafka-ds/jars/{jars.of_pyspark('delta')}")
+
+
+def test_jars_are_printed_as_spark_takes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a/one.jar", "a/two.jar", "b/three.jar", "b/.complete"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.setattr(jars, "fetch", lambda name: tmp_path / name)
+    monkeypatch.setattr("sys.argv", ["jars", "--list", "a", "b"])
+    assert jars.main() == 0
+    names = [f"{tmp_path}/{each}" for each in ("a/one.jar", "a/two.jar", "b/three.jar")]
+    assert capsys.readouterr().out == ",".join(names) + "\n"
