@@ -118,8 +118,6 @@ class Erasure:
         self._store = store
         self._topic = topic
         self.is_compacted = is_compacted
-        self._taken: Mapping[int, int] = {}
-        """The end offsets of the typed table before it was searched."""
         self._awaited: list[str] = []
         """Why the search proves nothing yet, if a step of the typed table may be in progress."""
         self._say = say
@@ -155,11 +153,13 @@ class Erasure:
             self._search.stop_at(time.monotonic() + timeout_s)
         found: list[Finding] = []
         unsearched: list[str] = []
+        taken: Mapping[int, int] = {}
         try:
             for _ in range(2):
                 found, unsearched = [], []
                 self._local(found, unsearched)
-                for folder, kind in self._tables():
+                tables, taken = self._tables()
+                for folder, kind in tables:
                     found += self._search.table(self._store, folder, kind, self._topic_id)
                 if not self._learn(found):
                     break
@@ -178,7 +178,7 @@ class Erasure:
                 f"{counted(waiting, 'object')} of write-ahead logs (wal/) with records of the topic: they go some "
                 "minutes after the table has all records in them"
             )
-        self._awaited = self._not_taken()
+        self._awaited = self._not_taken(taken)
         unsearched += self._awaited
         account.left, account.unsearched = found, unsearched
         account.files = len(self._search.files)
@@ -193,9 +193,9 @@ class Erasure:
     def _learn(self, found: Sequence[Finding]) -> bool:
         return self._wanted.learn(joined(each.places for each in found if each.is_of_topic))
 
-    def _not_taken(self) -> list[str]:
+    def _not_taken(self, taken: Mapping[int, int]) -> list[str]:
         """One line if known offsets are in no committed step of the typed table: one in progress may have them."""
-        ahead = self._wanted.beyond(self._taken)
+        ahead = self._wanted.beyond(taken)
         if not ahead or self._topic.name.endswith(ERRORS):
             return []
         if self._cluster.topic_setting(self._topic.name, _VALUE_FORMAT) in (None, "none"):
@@ -204,21 +204,22 @@ class Erasure:
         steps = "steps of `kafka-ds pipelines run`, which may write what they have read: none has come past"
         return [f"{steps} {places}"]
 
-    def _tables(self) -> list[tuple[str, TableKind]]:
+    def _tables(self) -> tuple[list[tuple[str, TableKind]], Mapping[int, int]]:
+        """The tables that are there, and the end offsets of the typed one's steps."""
         name = self._topic.name
         tables = [(topic_table(name), TOPIC_TABLE)]
         if not name.endswith(ERRORS):  # Such a name is another topic's errors table.
             tables += [(f"{TYPED_TABLES}/{name}{each}", TYPED_TABLE) for each in ("", ERRORS)]
         found = []
-        self._taken = {}
+        taken: Mapping[int, int] = {}
         for folder, kind in tables:
             if folder.rpartition("/")[2] in self._store.folders(folder.rpartition("/")[0]):
                 if kind is TYPED_TABLE:
                     step = check_topic_of(DeltaLog(self._store, folder), self._topic.topic_id)
                     if step is not None and not folder.endswith(ERRORS):
-                        self._taken = step.end
+                        taken = step.end
                 found.append((folder, kind))
-        return found
+        return found, taken
 
     def _local(self, found: list[Finding], unsearched: list[str]) -> None:
         """Search the log directories on this machine; those elsewhere are unsearched."""
@@ -356,7 +357,7 @@ class Erasure:
         self._check_topic()
         acted = waits and self._shorten_local_retention()
         erasure_state.write(self._store, self._topic.name, self._state)
-        for folder, kind in self._tables():
+        for folder, kind in self._tables()[0]:
             of_table = [each for each in found if each.place == folder]
             try:
                 acted |= _in_time(

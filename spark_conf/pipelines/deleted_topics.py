@@ -52,4 +52,4 @@ class DeletedTopics:
             LOGGER.warning("%s: the topic was deleted: emptying its typed table", topic)
             table.reset(emptying_step(*known, topic_id=topic_id, mode=known[0].mode))
         elif table.has_data_files():
-            table.vacuum()
+            table.vacuum(topic_id)

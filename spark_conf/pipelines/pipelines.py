@@ -38,6 +38,7 @@ from spark_conf.pipelines.avro import AvroReader
 from spark_conf.pipelines.decoder import REASON, TOMBSTONE, DecodedRows
 from spark_conf.pipelines.deleted_topics import DeletedTopics
 from spark_conf.pipelines.deletions import Deletions
+from spark_conf.pipelines.failure_log import FailureLog
 from spark_conf.pipelines.history import CompactedHistory, HistoryPolicy, policy_of
 from spark_conf.pipelines.kinds import ObjectOf, declared_kind
 from spark_conf.pipelines.partitions import PARTITION_COLUMNS, with_partitions
@@ -154,8 +155,9 @@ class Pipelines:
         # The topic ids and settings that the brokers told last, and when.
         self._told: tuple[dict[str, str], dict[str, dict[str, str | None]], float] | None = None
         self._histories: dict[str, CompactedHistory] = {}
-        # The offsets that a table waits for, by topic and partition.
+        # The offsets that a table waits for, by topic and partition, as of its last step.
         self._missing: dict[str, Mapping[int, tuple[int, int]]] = {}
+        self._failures = FailureLog()
         # Topics and paths whose declared column is not as declared.
         self._ignored: set[tuple[str, str]] = set()
         # The partition columns that tables have.
@@ -250,15 +252,16 @@ class Pipelines:
         return failed
 
     def _is_done(self, what: str, update: Callable[[], object]) -> bool:
-        """Whether an update succeeded; if not, the failure is logged."""
+        """Whether an update succeeded."""
         try:
             update()
         except Exception as problem:
             # Any class: PySpark has none for most errors from Java. Other topics are still updated.
             self._check_spark()
-            LOGGER.error("%s cannot be updated: %s", what, str(problem).partition("\n")[0])
+            self._failures.failed(what, problem)
             LOGGER.debug("%s cannot be updated", what, exc_info=problem)
             return False
+        self._failures.succeeded(what)
         return True
 
     def _check_spark(self) -> None:
@@ -324,7 +327,7 @@ class Pipelines:
             self._delete(pipeline)
         if not is_ended():
             self._vacuum(pipeline)
-        if missing := self._missing.pop(pipeline.topic, None):
+        if missing := self._missing.get(pipeline.topic):
             raise missing_error(missing)
 
     def _is_settled(self, pipeline: Pipeline, ends: Mapping[int, int]) -> bool:
@@ -338,7 +341,8 @@ class Pipelines:
         now = time.monotonic()
         looked = self._vacuumed.get(pipeline.topic)
         if looked is None or now - looked >= VACUUM_MS / 1e3:
-            TypedTable(self._spark, self._store, self._lake, pipeline.topic).vacuum()
+            table = TypedTable(self._spark, self._store, self._lake, pipeline.topic)
+            table.vacuum(pipeline.topic_id)
             self._vacuumed[pipeline.topic] = now
 
     def _expire(

@@ -322,12 +322,15 @@ class TypedTable:
             for entry in log.store.list(log.table)
         )
 
-    def vacuum(self) -> None:
+    def vacuum(self, topic_id: str) -> None:
         """Run VACUUM on each table that is older than a day and had none for a day."""
         for log, path in self._there():
             if _is_vacuum_due(log):
-                # The table may get no other commits for weeks, and log cleanup delete that of the last step.
-                step = last_step(log)
+                # The table may get no other commits for weeks, and log cleanup delete that of the last step: who waits
+                # for one, as `kafka-ds erase`, finds it here.
+                step = self.last_step() if path == self.path else self.begun_step()
+                if step is not None:
+                    step = replace(step, topic_id=step.topic_id or topic_id)
                 with _set(self._spark, _LISTING if step is None else {**_LISTING, **_told(step)}):
                     self._spark.sql(f"VACUUM delta.`{path}`")
 

@@ -303,9 +303,13 @@ def test_small_files_are_merged_and_old_ones_removed(
     for each in leftovers:
         each.touch()
         os.utime(each, (0, 0))
-    with monkeypatch.context() as patch:
-        patch.setattr(typed_table, "VACUUM_MS", 0)
-        keep_anew(spark, topic)
+
+    def vacuum() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(typed_table, "VACUUM_MS", 0)
+            keep_anew(spark, topic)
+
+    vacuum()
     after = operations()
     assert [each[:2] for each in after] == [["VACUUM END", "VACUUM START"]] * 2
     assert not any(each.exists() for each in leftovers)
@@ -313,6 +317,15 @@ def test_small_files_are_merged_and_old_ones_removed(
     keep_anew(spark, topic)
     assert operations() == after
     assert (len(rows(topic)), len(errors_of(topic))) == (4, 2)
+    # Log cleanup has deleted all steps: the rows say where the last one ended, for whoever waits for a step.
+    table = DeltaTable(paths[0])
+    table.alter.set_table_properties({"owner": "x"}, raise_if_not_exists=False)
+    table.create_checkpoint()
+    for each in sorted((paths[0] / "_delta_log").glob("*.json"))[:-1]:
+        each.unlink()
+    assert [step and step.end for step in steps()] == [None, {0: 4}]
+    vacuum()
+    assert [step and (step.topic_id != "", step.end) for step in steps()] == [(True, {0: 4})] * 2
 
 
 @pytest.mark.slow
