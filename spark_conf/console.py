@@ -18,6 +18,7 @@ from kafka_ds.delta.store.store import UnsupportedStore
 from kafka_ds.errors import ClientError, OptionError
 from spark_conf.jars import JarsUnavailable
 from spark_conf.java import JavaUnusable
+from spark_conf.reasons import reason
 from spark_conf.session import session
 
 if TYPE_CHECKING:
@@ -56,9 +57,7 @@ def run(spark: SparkSession, statements: Iterable[str]) -> int:
             spark.sql(statement).show(ROWS_SHOWN_MAX, truncate=False)
         except PySparkException as error:
             failed += 1
-            # The other lines are Spark's plan.
-            reason = str(error).partition("\n")[0]
-            print(f"{statement}: {reason}", file=sys.stderr)  # noqa: T201 (this is the command's output)
+            print(f"{statement}: {reason(error)}", file=sys.stderr)  # noqa: T201 (this is the command's output)
     return failed
 
 

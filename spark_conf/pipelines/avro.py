@@ -19,6 +19,7 @@ from spark_conf.pipelines.avro_schema import with_references
 from spark_conf.pipelines.registry import SchemaRegistry
 from spark_conf.pipelines.schema_evolution import TextPlace
 from spark_conf.pipelines.schema_names import PAYLOAD, DecodedSchema, SchemaName, registered_schema
+from spark_conf.reasons import reason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -69,8 +70,7 @@ class AvroReader:
                 kind = read.select(value.alias("each")).schema["each"].dataType
                 check_names(kind)
             except (ValueError, LookupError, PySparkException, Py4JError) as problem:
-                why = str(problem).partition("\n")[0]
-                problems[name] = f"schema {name} cannot be read: {why}"
+                problems[name] = f"schema {name} cannot be read: {reason(problem)}"
                 continue
             assert isinstance(kind, t.StructType)
             own = f"_{column}_{place}"

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from spark_conf.reasons import reason
+
 LOGGER: Final = logging.getLogger("kafka_ds.pipelines")
 REPEATED_S: Final = 3600.0
 
@@ -19,11 +21,11 @@ class FailureLog:
         self._logged: dict[str, tuple[str, float]] = {}
 
     def failed(self, what: str, problem: Exception) -> None:
-        reason, now = str(problem).partition("\n")[0], self._clock()
+        why, now = reason(problem), self._clock()
         last, logged_at = self._logged.get(what, (None, now))
-        if last != reason or now - logged_at >= REPEATED_S:
-            self._logged[what] = reason, now
-            LOGGER.error("%s cannot be updated: %s", what, reason)
+        if last != why or now - logged_at >= REPEATED_S:
+            self._logged[what] = why, now
+            LOGGER.error("%s cannot be updated: %s", what, why)
 
     def succeeded(self, what: str) -> None:
         if self._logged.pop(what, None) is not None:

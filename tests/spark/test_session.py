@@ -20,6 +20,7 @@ from tests.spark.topics import Topic
 
 def test_the_defaults_are_spark_settings() -> None:
     assert defaults()["spark.sql.python.filterPushdown.enabled"] == "true"
+    assert defaults()["spark.sql.execution.pyspark.udf.hideTraceback.enabled"] == "true"
     assert all(name.startswith("spark.") for name in defaults())
 
 
