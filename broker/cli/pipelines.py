@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Final
 
 import click
 
-from broker.cli.options import ClusterTarget, CommandError, cluster_options
+from broker.cli.lake import Lake
+from broker.cli.options import ClusterTarget, CommandError, cluster_options, topic_of
 from kafka_ds.process.amounts import counted
 
+_FORMAT: Final = "lake.table.value.format"
 _lake_option = click.option(
     "--lake", metavar="DIR", help="lake.uri: a folder or s3://... Default: the cluster's."
 )
@@ -26,19 +29,31 @@ _registry_option = click.option(
 )
 
 
-def _prepared(target: ClusterTarget, lake: str | None) -> tuple[ModuleType, str]:
-    """The application module and the lake's address. Raises CommandError before a JVM starts."""
+def _prepared(
+    target: ClusterTarget, lake: str | None, topic: str | None = None
+) -> tuple[ModuleType, str]:
+    """The application module and the lake's address. Raises CommandError before a JVM starts.
+
+    `topic`: it must have a typed table.
+    """
     if find_spec("pyspark") is None:
         raise CommandError("pipelines need PySpark: install kafka-ds with its extra `spark`")
     from spark_conf.jars import JarsUnavailable, fetch
     from spark_conf.java import JavaUnusable, java_home
     from spark_conf.pipelines import main
 
+    with target.admin() as admin:
+        where = lake or target.lake_of(admin)
+        Lake(where)  # Refuses a folder without the tables of a cluster.
+        if topic is not None:
+            topic_of(admin, topic)
+            settings = admin.topic_settings([topic], [_FORMAT]).get(topic, {})
+            if settings.get(_FORMAT) == "none":
+                raise CommandError(
+                    f"topic {topic} has no typed table: kafka-ds topic alter {topic} --config {_FORMAT}=json"
+                )
     try:
         java_home()
-        # A cluster that cannot be reached is said before anything is downloaded.
-        with target.admin() as admin:
-            where = lake or target.lake_of(admin)
         fetch("delta")
         main.avro_jars()
     except (JarsUnavailable, JavaUnusable) as problem:
@@ -126,7 +141,7 @@ def replay(
     Examples:
       kafka-ds pipelines replay orders --lake data/lake
     """
-    main, where = _prepared(target, lake)
+    main, where = _prepared(target, lake, topic)
     count = main.replay(
         target.client_options(), where, topic, master=master, registry_url=schema_registry
     )

@@ -528,6 +528,22 @@ def test_a_partition_without_a_leader_is_told(tmp_path: Path, command: str) -> N
         assert (done.status, done.output) == (1, "")
 
 
+def test_what_pipelines_cannot_do_is_told_before_spark_starts(
+    kafka_ds: CommandLine, tmp_path: Path
+) -> None:
+    kafka_ds.ok("topic", "create", "untyped")
+    empty = tmp_path / "lak"
+    empty.mkdir()
+    for words, told in (
+        (("run", "--once", "--lake", str(empty)), f"{empty} contains no tables of a cluster"),
+        (("replay", "untype"), "there is no topic untype: did you mean untyped?"),
+        (("replay", "untyped"), "topic untyped has no typed table: kafka-ds topic alter untyped"),
+    ):
+        done = kafka_ds.run("pipelines", *words)
+        assert told in done.complaint
+        assert "starting Spark" not in done.errors
+
+
 def test_an_unusable_java_is_told_before_spark_starts(kafka_ds: CommandLine) -> None:
     nowhere = {"JAVA_HOME": "/nonexistent"}
     told = kafka_ds.run("sql", "--spark", "SELECT 1", environment=nowhere).complaint
