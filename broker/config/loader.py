@@ -284,6 +284,10 @@ def _check_places(config: BrokerConfig) -> None:
     if not config.lake_uri:
         raise ConfigError("lake.uri is empty")
     scheme, separator, _ = config.lake_uri.partition("://")
+    before, colon, rest = config.lake_uri.partition(":")
+    if colon and not separator and before in OBJECT_SCHEMES:
+        meant = f"{before}://{rest.lstrip('/')}"
+        raise ConfigError(f"lake.uri={config.lake_uri} names a folder: write {meant}")
     if separator and scheme not in ("file", *OBJECT_SCHEMES):
         raise ConfigError(f"lake.uri={config.lake_uri} {NOT_SERVED}")
 
@@ -576,6 +580,24 @@ def _check_copies(topic: LogConfig) -> None:
             )
 
 
+def _not_of_a_topic(name: str) -> ConfigError:
+    """The error for a topic's setting that is unknown, or a broker's, with the remedy."""
+    error = unknown_topic_setting(name)
+    of_topic = broker_synonyms(LogConfig).get(name)
+    if of_topic is not None:
+        return ConfigError(
+            f"{name} is not a setting of a topic: it is a broker's: a topic's is {of_topic[2]}"
+        )
+    of_broker = broker_settings().get(name)
+    if of_broker is None:
+        near = suggestion(name, broker_settings()).replace("mean ", "mean the broker's ")
+        return error if "did you mean" in str(error) else ConfigError(f"{error}{near}")
+    remedy = ", put it in server.properties or --override, and start the broker again"
+    if of_broker.changeable:
+        remedy = ": kafka-configs --entity-type brokers"
+    return ConfigError(f"{name} is not a setting of a topic: it is a broker's{remedy}")
+
+
 def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
     """The settings of a topic with these overrides. Raises ConfigError naming a wrong one."""
     parsed: dict[str, Any] = {}
@@ -584,7 +606,7 @@ def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfi
             continue
         setting = topic_settings().get(name)
         if setting is None:
-            raise unknown_topic_setting(name)
+            raise _not_of_a_topic(name)
         parsed[attribute_of(name)] = setting.parse(text)
     topic = replace(config.topic, **parsed)
     is_said = "remote_storage_enable" in parsed or REMOTE_STORAGE_KEPT in overrides

@@ -365,7 +365,8 @@ class Candidacy:
             return False
         if answer.error_code == ErrorCode.NONE and answer.last_heard_ms == 0:
             raise ConfigError(
-                f"node.id={node_id}: already in use by the active controller at {host}:{port}"
+                f"node.id={node_id}: already in use by the active controller at {host}:{port}: "
+                "give each broker its own node.id"
             )
         return False
 

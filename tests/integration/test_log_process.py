@@ -98,7 +98,9 @@ def test_two_processes_do_not_share_a_directory(tmp_path: Path) -> None:
     ) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline().startswith("ready")
-        with pytest.raises(LogDirectoryError, match=f"{tmp_path} is in use by another broker"):
+        with pytest.raises(
+            LogDirectoryError, match=f"{tmp_path} is in use by another broker: stop it"
+        ):
             logs_on_disk(tmp_path, CONFIG)
         writer.kill()
     logs_on_disk(tmp_path, CONFIG).close()

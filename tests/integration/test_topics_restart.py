@@ -114,9 +114,8 @@ def test_another_broker_goes_on_with_the_lake_but_no_second_one_of_its_number(
     with running_broker(tmp_path / "one", SETTINGS) as one:
         create(one, NewTopic("a", 1, 1))
         twin = BrokerProcess(tmp_path / "twin", {**SETTINGS, "lake.uri": one.lake})
-        assert f"node.id=1: already in use by the active controller at {one.bootstrap}" in refusal(
-            twin
-        )
+        told = f"node.id=1: already in use by the active controller at {one.bootstrap}"
+        assert f"{told}: give each broker its own node.id" in refusal(twin)
         one.stop()
         settings = {**SETTINGS, "node.id": 2, "lake.uri": one.lake}
         with running_broker(tmp_path / "two", settings) as two:

@@ -85,7 +85,9 @@ class LogDirectory:
         try:
             self._release = self._disk.lock(self.file(names.LOCK))
         except BlockingIOError as error:
-            raise LogDirectoryError(f"{self.path} is in use by another broker") from error
+            raise LogDirectoryError(
+                f"{self.path} is in use by another broker: stop it, or give this one its own log.dirs"
+            ) from error
         data = read_or_none(self._disk, self.file(names.META_PROPERTIES))
         if data is None:
             return

@@ -136,6 +136,8 @@ def test_overrides_win_over_the_file_and_the_last_line_over_the_first(tmp_path: 
         ("log.dirs=", "log.dirs= does not name a directory"),
         ("log.dirs=a,b,a", "log.dirs=a,b,a names a directory twice"),
         ("lake.uri=", "lake.uri is empty"),
+        ("lake.uri=s3:/bucket/a", "lake.uri=s3:/bucket/a names a folder: write s3://bucket/a"),
+        ("lake.uri=gs:bucket", "lake.uri=gs:bucket names a folder: write gs://bucket"),
         (
             "lake.uri=hdfs://host/lake",
             "lake.uri=hdfs://host/lake is not a folder or an s3://, gs:// or abfss:// address",
@@ -296,7 +298,17 @@ def test_a_topic_may_differ_from_its_broker() -> None:
         ("compression.zstd.level", "23", "compression.zstd.level=23 is above the maximum"),
         ("retention.ms", "-2", "retention.ms=-2 is below the minimum, -1"),
         ("max.message.bytes", "x", "max.message.bytes=x is not an integer"),
-        ("node.id", "1", "node.id is not a setting of a topic"),
+        ("retention.mss", "1", "is not a setting of a topic: did you mean retention.ms"),
+        (
+            "node.id",
+            "1",
+            "node.id is not a setting of a topic: it is a broker's, put it in server.properties or --override, and "
+            "start the broker again",
+        ),
+        ("lake.max.lag.ms", "1", "it is a broker's, put it in server.properties or --override"),
+        ("lake.max.lagg.ms", "1", "did you mean the broker's lake.max.lag.ms?"),
+        ("max.connections", "1", "it is a broker's: kafka-configs --entity-type brokers"),
+        ("log.retention.ms", "1", "it is a broker's: a topic's is retention.ms"),
         ("local.retention.bytes", "-1000", "is below the minimum, -2"),
     ],
 )
