@@ -329,9 +329,11 @@ async def _serve(config: BrokerConfig, member: UnitMember | None) -> None:
 
 
 def _log_build() -> None:
-    """Say whether this process has compiled modules, and why not."""
+    """Say whether this process has compiled modules, and why a build is not used."""
     used = use_build()
-    log.log(logging.WARNING if used.is_fault else logging.INFO, "%s", used.says)
+    # Most brokers have no build, and nothing is wrong with that.
+    level = logging.INFO if used.modules else logging.DEBUG
+    log.log(logging.WARNING if used.is_fault else level, "%s", used.says)
 
 
 def _absolute(config: BrokerConfig) -> dict[str, str]:
