@@ -231,6 +231,8 @@ def _refuse_unknown(options: Mapping[str, str]) -> None:
             raise OptionError(
                 "option 'path': load(path) is not supported, topics are named by option 'subscribe'"
             )
+        if name.lower() == "topic":
+            raise OptionError("option 'topic' is a write's: to read a topic, use 'subscribe'")
         if name.lower() == "provider":
             raise OptionError(
                 "option 'provider' is Spark's for CREATE TABLE … USING kafka_ds, which it does not have for sources in "

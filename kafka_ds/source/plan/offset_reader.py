@@ -21,6 +21,7 @@ from kafka_ds.errors import (
     TopicGone,
     UnsupportedByBroker,
 )
+from kafka_ds.process.settings import suggestion
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages.offsets import EARLIEST, EARLIEST_LOCAL, LATEST
 from kafka_ds.protocol.topic_partition import TopicPartition
@@ -94,7 +95,8 @@ class OffsetReader:
             option = "assign" if subscription.assigned else "subscribe"
             # Brokers may have them all the same: the address is wrong, or none of them is tiered.
             lacking = f"have no tables in {self.options.lake}" if self.offline else "do not exist"
-            self._missing(f"option '{option}' names topics that {lacking}: {missing}")
+            near = suggestion(missing[0], self.brokers.retried(lambda: topics(None)))
+            self._missing(f"option '{option}' names topics that {lacking}: {missing}{near}")
         return found
 
     def _missing(self, problem: str) -> None:

@@ -229,6 +229,7 @@ def test_a_pattern_that_means_something_else_in_java_is_refused() -> None:
         ("bootstrap.servers", "did you mean 'kafka.bootstrap.servers'"),
         ("path", r"load\(path\).*'subscribe'"),
         ("provider", "CREATE TEMPORARY VIEW"),
+        ("topic", "use 'subscribe'"),
     ],
 )
 def test_an_unknown_option_is_told_with_what_may_be_meant(name: str, hint: str) -> None:
