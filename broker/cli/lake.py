@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.cli.options import CommandError
 from kafka_ds.duckdb_macros import JSON_OF_BYTES, SPARK_FUNCTIONS
 from kafka_ds.process.amounts import counted
+from kafka_ds.process.settings import suggestion
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable, Field, Schema
@@ -28,6 +29,7 @@ _UNKNOWN_TABLE: Final = re.compile(
     r'Catalog Error: Table with name "?(.+?)"? does not exist(?:!| because)'
 )
 _BARE_OFFSET: Final = re.compile(r'(?<!["\w])offset(?!["\w])')
+_SHOW_ALL_TABLES: Final = re.compile(r"\s*show\s+all\s+tables\s*;?\s*", re.IGNORECASE)
 _SHOW_TABLES: Final = re.compile(r"\s*show\s+tables\s*;?\s*", re.IGNORECASE)
 # `value -> 'x'`, `value::JSON`, `CAST(value AS VARCHAR)`: DuckDB escapes what is no letter, and says nothing.
 _ESCAPED: Final = re.compile(
@@ -85,8 +87,9 @@ class Lake:
         """A topic's table. Raises CommandError if there is none."""
         from kafka_ds.topic.names import topic_table
 
-        if name not in self.topics():
-            raise CommandError(f"topic {name} has no table in {self.uri} ({_NEW_TOPIC})")
+        if name not in (topics := self.topics()):
+            near = suggestion(name, topics) or f" ({_NEW_TOPIC})"
+            raise CommandError(f"topic {name} has no table in {self.uri}{near}")
         return self.table(topic_table(name))
 
     def table(self, path: str) -> DeltaTable:
@@ -168,7 +171,7 @@ class Lake:
         return snapshot
 
 
-def _why_unknown(name: str) -> str:
+def _why_unknown(name: str, topics: Iterable[str]) -> str:
     """The error for an unknown table; DuckDB would suggest its own ones."""
     from kafka_ds.topic.names import ERRORS
     from spark_conf.system_views import questions
@@ -181,7 +184,8 @@ def _why_unknown(name: str) -> str:
         return f"there is no table {name}: a typed table gets it with the first record that does not fit"
     if name.startswith("typed."):
         return f"there is no table {name}: `kafka-ds pipelines run` creates typed tables"
-    return f"there is no topic or view {name}: SHOW TABLES lists them ({_NEW_TOPIC})"
+    near = suggestion(name, {*topics, *questions()})
+    return f"there is no topic or view {name}{near or f': SHOW TABLES lists them ({_NEW_TOPIC})'}"
 
 
 def _rows(table: DeltaTable) -> Any:
@@ -248,6 +252,9 @@ class LakeQueries:
         self._prepare(statement)
         if _SHOW_TABLES.fullmatch(statement):
             statement = self._tables()
+        elif _SHOW_ALL_TABLES.fullmatch(statement):
+            # Without the columns of each, which make lines of a thousand characters.
+            statement = "SELECT database, schema, name FROM (SHOW ALL TABLES)"
         try:
             reader = self._connection.execute(statement).to_arrow_reader(2048)
         except self._duckdb.Error as problem:
@@ -373,11 +380,15 @@ class LakeQueries:
             f'CREATE OR REPLACE VIEW typed."{quoted}" AS FROM "typed {quoted}"'
         )
 
+    def _is_table_named(self, word: str) -> bool:
+        """Whether a word stands where the statement names a table."""
+        return bool(re.search(rf"\b(?:from|join)\s+{re.escape(word.lower())}\b", self._text))
+
     def _mistaken(self, problem: Exception) -> CommandError:
         message = str(problem).partition("\n\nLINE ")[0]
         unknown = _UNKNOWN_TABLE.match(message)
         if unknown is not None:
-            return CommandError(_why_unknown(unknown[1]))
+            return CommandError(_why_unknown(unknown[1], self._lake.topics()))
         if "BLOB" in message and message.startswith("Binder Error"):
             message += f" ({_BYTES_NOTE})"
         if "Malformed JSON" in message:
@@ -385,6 +396,8 @@ class LakeQueries:
         if _BARE_OFFSET.search(self._text) and message.startswith("Parser Error"):
             message += ' (OFFSET is a keyword: write "offset" in double quotes)'
         near = _NEAR.search(message)
-        if near is not None and near[1] in self._lake.topics():
+        topics = self._lake.topics()
+        if near is not None and (near[1] in topics or self._is_table_named(near[1])):
             message += f' ({near[1]} is a keyword: write "{near[1]}" in double quotes)'
+            message += "" if near[1] in topics else suggestion(near[1], topics)
         return CommandError(message)

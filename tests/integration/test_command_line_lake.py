@@ -105,6 +105,8 @@ def test_the_cluster_says_where_its_lake_is(kafka_ds: CommandLine) -> None:
             "there is no table typed.orders: `kafka-ds pipelines run`",
         ),
         ("SELECT * FROM nowhere", "there is no topic or view nowhere: SHOW TABLES lists them"),
+        ("SELECT * FROM ordres", "there is no topic or view ordres: did you mean orders?"),
+        ("SELECT * FROM order", '(order is a keyword: write "order" in double quotes): did you'),
         ("SELEC 1", "syntax error"),
         ("SELECT offset FROM orders", 'write "offset" in double quotes'),
         ("SELECT nothing FROM orders", '"nothing" not found'),
@@ -137,8 +139,8 @@ def test_typed_tables_are_tables_too(
     ):
         done = alone.ok("sql", "--lake", str(lake), "--json", written)
         assert json.loads(done) == [{"t": 5 if "count" not in written else 4}]
-    tables = alone.ok("sql", "--lake", str(lake), "--csv", "SHOW ALL TABLES")
-    assert "memory,typed,pay-ments" in tables
+    tables = alone.ok("sql", "--lake", str(lake), "--csv", "show all tables;")
+    assert "memory,typed,pay-ments\n" in tables
 
 
 def test_a_query_of_a_table_without_rows_says_why(
@@ -156,6 +158,17 @@ def test_a_query_of_a_table_without_rows_says_why(
     shown = alone.run("table", "show", "orders", "--lake", str(lake), "--history", "0")
     assert shown.errors.startswith("orders has no rows in the lake: ")
     assert "PARTITION" not in shown.output and "VERSION" not in shown.output
+
+
+def test_a_topic_that_has_no_table_is_told_apart_from_none(
+    broker: BrokerProcess, alone: CommandLine, kafka_ds: CommandLine
+) -> None:
+    told = kafka_ds.run("table", "show", "order").complaint
+    assert told == "there is no topic order: did you mean orders?"
+    told = alone.run("table", "show", "order", "--lake", str(broker.lake)).complaint
+    assert told == f"topic order has no table in {broker.lake}: did you mean orders?"
+    told = alone.run("table", "show", "zebra", "--lake", str(broker.lake)).complaint
+    assert told.endswith("a new topic has a table once records are copied: see lake.max.lag.ms)")
 
 
 def test_a_folder_without_a_cluster_is_told(alone: CommandLine, tmp_path: Path) -> None:
