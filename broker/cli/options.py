@@ -203,14 +203,25 @@ def _contact(settings: ClientSettings) -> None:
 
 
 _OPTION = re.compile(r"options? '?kafka\.([\w.]+)'?")
+_NO_BROKER = "no broker of option 'kafka.bootstrap.servers' answers"
+_PROTOCOL = re.compile(
+    r" \((option 'kafka\.security\.protocol' is \w+: is it this listener's\?[^)]*)\)"
+)
+_FORBIDDEN = re.compile(r"\b(?:TOPIC|GROUP|CLUSTER|TRANSACTIONAL_ID)_AUTHORIZATION_FAILED\b")
 _ERRNO = re.compile(r"\[Errno -?\d+\] ")
 _NAME = re.compile(r"'?\bkafka\.([a-z][a-z.]+[a-z])'?")
 
 
 def plain(problem: object) -> str:
     """An error's text with this command's names instead of Spark options'."""
-    text = str(problem).replace(
-        "no broker of option 'kafka.bootstrap.servers' answers",
+    text = str(problem)
+    if protocol := _PROTOCOL.search(text):
+        cause = protocol[1].strip()
+        text = f"{cause} {_PROTOCOL.sub('', text).removeprefix(f'{_NO_BROKER}: ')}"
+    if _FORBIDDEN.search(text) and "lake.read.only" not in text:
+        text += " (an ACL is missing: the broker's log has the operation, kafka-acls adds one)"
+    text = text.replace(
+        _NO_BROKER,
         "no broker answers (start one with `kafka-ds broker`, or name one with --bootstrap-server)",
     )
     text = text.replace("option 'kafka.bootstrap.servers'", "--bootstrap-server")
