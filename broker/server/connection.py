@@ -24,6 +24,7 @@ from broker.security.quotas.address_rates import AddressRates
 from broker.security.quotas.throttle import Throttled
 from broker.server.connection_limits import ConnectionLimits, LimitSettings
 from broker.server.dispatch import ResponseParts, Unanswerable, Waiting
+from broker.server.refusal_log import RefusalLog
 from broker.transport.addresses import one_text
 from broker.transport.writes import write
 from kafka_ds.process.amounts import counted
@@ -106,6 +107,7 @@ class Connections:
         self.address_rates = AddressRates(
             samples=config.quota_window_num, window_ms=config.quota_window_size_seconds * 1_000
         )
+        self.refusals = RefusalLog()
         self.tick = 0
         self._open: dict[ServerConnection, None] = {}  # in order of acceptance
         # Unsent response bytes of clients that read slowly: all, and those in memory, of which this is the total.
@@ -726,6 +728,6 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _end_malformed(self, error: Exception) -> None:
         """Stop reading; answer earlier requests, then close."""
         self._all.metrics.malformed += 1
-        log.info("closing %s: %s", self.peer, error)
+        self._all.refusals.closing(self.host, self.peer, str(error))
         self._reached_end = True
         self._regulate()

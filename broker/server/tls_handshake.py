@@ -119,7 +119,8 @@ class TlsHandshake:
         self._has_failed = True
         if isinstance(error, ssl.SSLError):
             self._all.metrics.failed_authentications += 1
-        log.info("closing %s: SSL handshake failed: %s", self._connection.peer, _reason(error))
+        why = f"SSL handshake failed: {_reason(error)}"
+        self._all.refusals.closing(self._connection.host, self._connection.peer, why)
 
 
 def _reason(error: BaseException) -> str:

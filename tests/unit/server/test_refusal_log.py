@@ -1,0 +1,33 @@
+"""A client that tries again and again with the wrong protocol is a line a minute, not one for each try."""
+
+import pytest
+
+from broker.server.refusal_log import INTERVAL_S, REASONS_MAX, RefusalLog
+
+
+def test_what_an_address_does_again_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    now = 0.0
+    refusals = RefusalLog(lambda: now)
+    for port in range(24):
+        refusals.closing("10.0.0.1", f"10.0.0.1:{port}", "no TLS")
+    refusals.closing("10.0.0.1", "10.0.0.1:99", "another")
+    refusals.closing("10.0.0.2", "10.0.0.2:1", "no TLS")
+    now = INTERVAL_S
+    refusals.closing("10.0.0.1", "10.0.0.1:30", "no TLS")
+    now = 2 * INTERVAL_S
+    refusals.closing("10.0.0.1", "10.0.0.1:31", "no TLS")
+    assert caplog.messages == [
+        "closing 10.0.0.1:0: no TLS",
+        "closing 10.0.0.1:99: another",
+        "closing 10.0.0.2:1: no TLS",
+        "closing 10.0.0.1:30: no TLS (and 23 connections of this address before)",
+        "closing 10.0.0.1:31: no TLS",
+    ]
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    refusals = RefusalLog(lambda: 0.0)
+    for number in range(REASONS_MAX + 1):
+        refusals.closing("h", "h:1", str(number))
+    assert len(refusals) == 1
