@@ -227,7 +227,8 @@ class TypedTable:
         return of_records.select(*_PLACE, "_timestamp").distinct()
 
     def rewrite(self, decoded: DecodedRows, newest: DataFrame | None) -> int:
-        """Write rows of earlier steps again and delete the errors of those that fit now; how many.
+        """Write rows of earlier steps with rescued data again; how many fit now. Their errors leave; others get the
+        reason of now.
 
         `newest` is None, or of a table of current state the newest record of each key, by its bytes: another one of
         these keys has been overtaken and gets no row.
@@ -245,16 +246,19 @@ class TypedTable:
             target = self._delta(self.path).alias("t")
             columns = _assignments(rows, target)
             target.merge(rows.alias("s"), _OF_RECORD).whenMatchedUpdate(set=columns).execute()
-        places = decoded.rows.where(f.col(REASON).isNull()).select(*_PLACE)
-        fixed = places.join(self.rescued(), [*_PLACE]).persist()
-        try:
-            count = fixed.count()
-            errors = self._delta(self.errors_path).alias("t")
-            errors.merge(fixed.alias("s"), _OF_RECORD).whenMatchedDelete(
-                f"t.{RESCUED} IS NOT NULL"
-            ).execute()
-        finally:
-            fixed.unpersist()
+        # Before the errors leave, by which these records are found.
+        count = decoded.rows.where(f.col(REASON).isNull()).count()
+        is_its = f"t.{RESCUED} IS NOT NULL"
+        is_other = f"NOT (t.reason <=> s.{REASON} AND t.{RESCUED} <=> s.{RESCUED})"
+        now = decoded.rows.select(*_PLACE, RESCUED, REASON)
+        errors = self._delta(self.errors_path).alias("t").merge(now.alias("s"), _OF_RECORD)
+        (
+            errors.whenMatchedDelete(f"{is_its} AND s.{REASON} IS NULL")
+            .whenMatchedUpdate(
+                f"{is_its} AND {is_other}", {"reason": f"s.{REASON}", RESCUED: f"s.{RESCUED}"}
+            )
+            .execute()
+        )
         return count
 
     def _append_new_clashes(self, decoded: DecodedRows) -> None:

@@ -199,9 +199,8 @@ class PipelineLife:
             alter(topic, "lake.table.value.format", self.format.value_format)
         mended = {p for p, record in self.records.items() if record.value.replayed is not None}
         self.done["replayed"] += len(rescued & mended)
-        has_key = {place for place, record in self.records.items() if record.key is not None}
         self.fixed[self.every.name] |= rescued & mended
-        self.fixed[self.current.name] |= told & mended & has_key
+        self.fixed[self.current.name] |= told & mended
         self.check()
 
     def _with_trouble(
