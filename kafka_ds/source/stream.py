@@ -151,8 +151,10 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         no limit.
         """
         begin = start or self._named or self._initial
-        if start is not None and not StreamOffset.parse(start).is_initial:
-            self._commit_for_group(start)
+        # Spark asks after the micro-batch that ended there is done.
+        done = start or self._named
+        if done is not None and not StreamOffset.parse(done).is_initial:
+            self._commit_for_group(done)
         end = (
             # A query that continues from its checkpoint: only Spark knows where that is.
             self._look().document()
