@@ -184,6 +184,7 @@ class Faults:
                 # The last leader would lead again, whatever it has (KIP-966), so it must be complete. Who is alone in
                 # sync is: nobody else can lead until it is back.
                 is_last_leader = counting == {host.node_id} - self._incomplete and not forgets
+                is_last_leader &= not self._incomplete.intersection(each.last_known_elr)
                 if not (counting - unclean or is_last_leader) and (forgets or self._incomplete):
                     return False
                 going = counting & unclean

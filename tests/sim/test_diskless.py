@@ -30,7 +30,6 @@ SLOW = {
     "diskless_before_it_is_put": ("to_diskless", 3),
     "a_leader_that_has_asked_appends": ("to_diskless", 12),
     "what_a_commit_may_name_is_erased": ("to_diskless", 5),
-    "replicated_before_followers_have_everything": ("both_ways", 12),
     "a_leader_that_is_to_be_replicated_appends": ("both_ways", 5),
     "what_followers_have_is_erased": ("both_ways", 5),
 }
@@ -51,6 +50,8 @@ UNSEEN = {
     "the_table_is_not_fenced": "tests/unit/replica/test_diskless.py",
     # Mostly the table has it, for a partition begins to switch when its leader has just asked the lake.
     "a_log_start_is_not_waited_for": "tests/unit/replica/test_diskless_switch.py",
+    # Followers have all but the last records within milliseconds. One seed of five saw it while requests were faster.
+    "replicated_before_followers_have_everything": "tests/unit/replica/test_diskless_switch.py",
     # It fetches everything again in a moment, and within that moment the leader would have to go.
     "who_has_lost_its_log_is_in_sync": "tests/unit/controller/test_diskless.py",
 }
