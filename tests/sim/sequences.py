@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from typing import Any
 
 from broker.metadata.events import PartitionRegistration
@@ -37,6 +38,7 @@ class Sequences(Faults):
             self._script.cancel()
         elif self._script is not None:
             self._script.result()
+        self._script = None
         await super().heal()
 
     def _begin(self, what: str, script: Coroutine[Any, Any, None]) -> str | None:
@@ -55,7 +57,8 @@ class Sequences(Faults):
             finally:
                 self._world.fabric.heal()
 
-        self._script = self._world.loop.create_task(play())
+        # Not a broker's task, which would die with the broker that the script kills.
+        self._script = self._world.loop.create_task(play(), context=Context())
         return what
 
     def _laggard(self, _: Host) -> str | None:
