@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from kafka_ds.delta.actions import commit_info
 from kafka_ds.delta.log import DeltaLog
 
 APP_ID: Final = "kafkaDs-pipelines"
@@ -62,13 +63,20 @@ class TableStep:
 
 
 def last_step(log: DeltaLog, version: int | None = None) -> TableStep | None:
-    """The newest step of a table, or the newest up to a version; None if the log has none (any more)."""
+    """The newest step of a table, or the newest up to a version; None if the log has none (any more).
+
+    VACUUM carries the step that was the last when it began: a next one may have been committed before it.
+    """
     if version is None:
         version = log.listing(start=log.last_checkpoint() or 0).latest
+    found: TableStep | None = None
     while version >= 0 and (actions := log.read_version(version)) is not None:
-        for action in actions:
-            step = TableStep.parse(action.get("commitInfo", {}).get("userMetadata"))
-            if step is not None:
-                return step
+        info = commit_info(actions)
+        step = TableStep.parse(info.get("userMetadata"))
+        if step is not None:
+            if found is None or step.number > found.number:
+                found = step
+            if not str(info.get("operation")).startswith("VACUUM"):
+                break
         version -= 1
-    return None
+    return found

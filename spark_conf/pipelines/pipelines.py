@@ -44,6 +44,7 @@ from spark_conf.pipelines.kinds import ObjectOf, declared_kind
 from spark_conf.pipelines.partitions import PARTITION_COLUMNS, with_partitions
 from spark_conf.pipelines.progress import (
     StepLimit,
+    check_committed,
     first_missing,
     lost_offsets,
     missing_error,
@@ -453,6 +454,7 @@ class Pipelines:
         for line in lost_offsets(done, starts, ends):
             LOGGER.error("the typed table lacks records of %s-%s", pipeline.topic, line)
         self._write_step(pipeline, table, step)
+        check_committed(step, table.last_step())
         table.optimize(step)
         return True
 

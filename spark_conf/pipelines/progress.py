@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from kafka_ds.errors import DataLoss
+from kafka_ds.errors import DataLoss, KafkaDsError
 from kafka_ds.topic.typed_steps import TableStep
 
 # Of JSON each value of the first step is looked at; the next ones have columns to read by.
@@ -53,6 +53,16 @@ def emptying_step(*known: TableStep, topic_id: str, mode: str) -> TableStep:
     """A step without offsets after the last ones of both tables: Delta skips a `txn` version that it has."""
     number = max(each.number for each in known) + 1
     return TableStep(number=number, topic_id=topic_id, mode=mode, start={}, end={})
+
+
+def check_committed(step: TableStep, last: TableStep | None) -> None:
+    """Raises KafkaDsError unless the table ends with this step: Delta skips one without a word if it has its number."""
+    if last is None or (last.number, last.end) != (step.number, step.end):
+        found = "none" if last is None else f"{last.number}, with other offsets"
+        raise KafkaDsError(
+            f"step {step.number} was not committed, the last one is {found}: does another `kafka-ds pipelines run` "
+            "maintain this table?"
+        )
 
 
 def lost_offsets(

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 from kafka_ds.delta.actions import encode_actions
@@ -32,3 +33,23 @@ def test_commits_of_others_are_passed_over(tmp_path: Path) -> None:
     assert last_step(log) == DONE
     (folder / f"{1:020d}.json").unlink()
     assert last_step(log) is None
+
+
+def test_a_vacuum_that_began_before_the_last_step_does_not_hide_it(tmp_path: Path) -> None:
+    folder = tmp_path / "t" / "_delta_log"
+    folder.mkdir(parents=True)
+    next_one = replace(DONE, number=5)
+    commits = (
+        ("WRITE", DONE),
+        ("WRITE", next_one),
+        ("VACUUM START", DONE),
+        ("VACUUM END", DONE),
+    )
+    for version, (operation, step) in enumerate(commits):
+        action = {"commitInfo": {"operation": operation, "userMetadata": step.text()}}
+        (folder / f"{version:020d}.json").write_bytes(encode_actions([action]))
+    log = DeltaLog(LocalStore(str(tmp_path)), "t")
+    assert last_step(log) == next_one
+    for version in (0, 1):
+        (folder / f"{version:020d}.json").unlink()
+    assert last_step(log) == DONE

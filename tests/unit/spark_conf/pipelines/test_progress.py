@@ -1,10 +1,14 @@
 from dataclasses import replace
 
+import pytest
+
+from kafka_ds.errors import KafkaDsError
 from kafka_ds.topic.typed_steps import TableStep
 from spark_conf.pipelines.progress import (
     BYTES_PER_STEP,
     OFFSETS_OF_FIRST_STEP,
     StepLimit,
+    check_committed,
     first_missing,
     lost_offsets,
     missing_error,
@@ -125,3 +129,11 @@ def test_a_step_that_failed_is_tried_with_fewer_offsets() -> None:
     limit.failed(0)
     limit.failed(1_000_000)
     assert limit.offsets == 100_000, "a tenth of what it had, not of what it might have had"
+
+
+def test_a_step_that_delta_skipped_is_an_error() -> None:
+    step = TableStep(number=2, topic_id="t", mode="append", start={0: 5}, end={0: 9})
+    check_committed(step, TableStep.parse(step.text()))
+    for last in (None, replace(step, number=1, end={0: 5}), replace(step, end={0: 7})):
+        with pytest.raises(KafkaDsError, match=r"step 2 was not committed, the last one is "):
+            check_committed(step, last)
