@@ -291,14 +291,9 @@ def _remove_from_isrs(draft: Draft, leaving: Collection[int], *, is_clean: bool)
             change.unclean_shutdown_replicas = leaving
 
     for _, key, registration in draft.partitions():
-        held = _held(registration) if is_clean else _held(registration) + registration.elr
+        held = registration.isr if is_clean else registration.isr + registration.elr
         if any(broker_id in held for broker_id in leaving):
             draft.change(key, without, excluded=leaving)
-
-
-def _held(registration: PartitionRegistration) -> tuple[int, ...]:
-    """The brokers on which the partition counts: those in sync, and those that a diskless one is to have again."""
-    return registration.isr + (registration.adding_replicas if registration.is_diskless else ())
 
 
 def _elect_where_leaderless(draft: Draft, broker_id: int) -> None:
@@ -328,7 +323,6 @@ def _has_last_online_isr_replica(draft: Draft, broker_id: int, directory: bytes)
     return any(
         broker_id in each.isr
         and len(each.replicas) > 1
-        and not each.is_diskless
         and not without.has_directory(each.directory_of(broker_id))
         and not any(is_online(other, each) for other in each.isr if other != broker_id)
         for _, _, each in draft.partitions()
@@ -349,7 +343,7 @@ def _lose_directories(draft: Draft, broker_id: int, offline: Collection[bytes]) 
     broker = draft.brokers[broker_id]
     for _, key, registration in draft.partitions():
         is_lost = not broker.has_directory(registration.directory_of(broker_id))
-        if is_lost and broker_id in _held(registration):
+        if is_lost and broker_id in registration.isr:
             _remove_from_isr(draft, key, broker_id)
 
 

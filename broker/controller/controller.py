@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from broker.controller import (
     brokers,
     delegation_tokens,
-    diskless,
     elections,
     isr,
     reassignment,
@@ -259,10 +258,6 @@ class Controller:
     def balance_leaders(self) -> ControllerResult[int]:
         """Give leadership back to preferred replicas (auto.leader.rebalance.enable); how many partitions moved."""
         return self._decide(elections.balance_leaders)
-
-    def give_replicas(self) -> ControllerResult[int]:
-        """Let partitions that are to be diskless no more have replicas; how many have got some, or lost them."""
-        return self._decide(lambda d: diskless.give_replicas(d, self._defaults.replication_factor))
 
     def alter_reassignments(
         self, wanted: Sequence[Reassignment], *, allow_replication_factor_change: bool = True

@@ -13,11 +13,10 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from broker.metadata.diskless_change import diskless_change, replicated, switched
+from broker.metadata.diskless_change import diskless_change, switched
 from broker.metadata.events import (
     NO_LEADER,
     TO_DISKLESS,
-    TO_REPLICATED,
     UNASSIGNED_DIRECTORY,
     BrokerRegistrationChanged,
     BrokerUnregistered,
@@ -280,8 +279,6 @@ class Draft:
         new: PartitionRegistration | None
         if making.leader_recovery_state == TO_DISKLESS:
             new = switched(old, self.wal_of(old.leader))
-        elif making.leader_recovery_state == TO_REPLICATED:
-            new = replicated(old)
         elif old.is_diskless:
             new = diskless_change(
                 old,

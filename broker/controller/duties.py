@@ -63,7 +63,6 @@ class Duties:
                     driver.controller.begin_sessions(now_ms)
                 awake_ms = now_ms
                 is_done = await self._expire(now_ms)
-                await self._give_replicas()
                 if self._balance_interval_ms is not None and now_ms >= balance_due_ms:
                     balance_due_ms = now_ms + self._balance_interval_ms
                     await self._balance()
@@ -88,18 +87,6 @@ class Duties:
             _LOGGER.warning("Unable to expire the sessions of brokers: %s", _reason(error))
             return False
         return True
-
-    async def _give_replicas(self) -> None:
-        try:
-            given = await self._driver.decide(lambda c: c.give_replicas(), at_once=True)
-        except KafkaError as error:
-            _LOGGER.warning("Unable to give partitions replicas again: %s", _reason(error))
-            return
-        if given:
-            _LOGGER.info(
-                "changed the replicas of %s of topics that are to be diskless no more, or again",
-                counted(given, "diskless partition"),
-            )
 
     async def _balance(self) -> None:
         try:

@@ -4,8 +4,7 @@ Checked in the order of KRaft's ReplicationControlManager: the broker's epoch, t
 later one than the image's shows a newer controller), the partition epoch, the shape of the ISR, and whether its members
 may be in it: neither fenced nor shutting down nor restarted since they were seen catching up (KIP-841, KIP-903). A
 change that ends a reassignment may remove the leader's own replica; the answer is then NEW_LEADER_ELECTED. A leader
-that has put all that the table lacks asks by the state TO_DISKLESS; one whose followers have all that it has, by
-TO_REPLICATED (docs/concepts/diskless.md).
+that has put all that the table lacks asks by the state TO_DISKLESS (docs/concepts/diskless.md).
 """
 
 from __future__ import annotations
@@ -15,13 +14,7 @@ from dataclasses import dataclass
 
 from broker.controller.brokers import check_broker_epoch
 from broker.controller.draft import Draft
-from broker.metadata.events import (
-    RECOVERED,
-    RECOVERING,
-    TO_DISKLESS,
-    TO_REPLICATED,
-    PartitionRegistration,
-)
+from broker.metadata.events import RECOVERED, RECOVERING, TO_DISKLESS, PartitionRegistration
 from broker.metadata.partition_change import PartitionChange
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
@@ -85,7 +78,7 @@ def _alter(draft: Draft, broker_id: int, wanted: AlterPartition) -> ErrorCode:
         _check_epochs(registration, broker_id, wanted)
         or _check_isr(registration, wanted)
         or _check_switch(draft, registration, wanted)
-        or _check_members(draft, registration, wanted)
+        or _check_members(draft, wanted)
     )
     if error != ErrorCode.NONE:
         return error
@@ -124,7 +117,7 @@ def _check_isr(registration: PartitionRegistration, wanted: AlterPartition) -> E
         len(set(members)) < len(members)
         or not set(members) <= set(registration.replicas)
         or registration.leader not in members
-        or state not in (RECOVERED, RECOVERING, TO_DISKLESS, TO_REPLICATED)
+        or state not in (RECOVERED, RECOVERING, TO_DISKLESS)
         or (state == RECOVERING and len(members) > 1)
         or (state == RECOVERING and registration.leader_recovery_state == RECOVERED)
     ):
@@ -135,31 +128,19 @@ def _check_isr(registration: PartitionRegistration, wanted: AlterPartition) -> E
 def _check_switch(
     draft: Draft, registration: PartitionRegistration, wanted: AlterPartition
 ) -> ErrorCode:
-    becomes_diskless = wanted.leader_recovery_state == TO_DISKLESS
-    if not becomes_diskless and wanted.leader_recovery_state != TO_REPLICATED:
+    if wanted.leader_recovery_state != TO_DISKLESS:
         return ErrorCode.NONE
-    if (
-        registration.is_diskless == becomes_diskless
-        or registration.leader_recovery_state != RECOVERED
-    ):
+    if registration.is_diskless or registration.leader_recovery_state != RECOVERED:
         return ErrorCode.INVALID_REQUEST
-    is_whole = len(wanted.new_isr) == len(registration.replicas) > 1
-    if not becomes_diskless and not is_whole:
-        return ErrorCode.INVALID_REQUEST
-    is_diskless = draft.image.topics_by_id[wanted.topic_id].is_diskless
-    return ErrorCode.NONE if is_diskless == becomes_diskless else ErrorCode.INVALID_CONFIG
+    is_wanted = draft.image.topics_by_id[wanted.topic_id].is_diskless
+    return ErrorCode.NONE if is_wanted else ErrorCode.INVALID_CONFIG
 
 
-def _check_members(
-    draft: Draft, registration: PartitionRegistration, wanted: AlterPartition
-) -> ErrorCode:
+def _check_members(draft: Draft, wanted: AlterPartition) -> ErrorCode:
     for member, epoch in wanted.new_isr:
         broker = draft.brokers.get(member)
         if broker is None or not broker.is_active:
             return ErrorCode.INELIGIBLE_REPLICA
         if epoch not in (NO_BROKER_EPOCH, broker.broker_epoch):
-            return ErrorCode.INELIGIBLE_REPLICA
-        is_lost = not broker.has_directory(registration.directory_of(member))
-        if is_lost and wanted.leader_recovery_state == TO_REPLICATED:
             return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE

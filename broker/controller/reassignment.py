@@ -74,7 +74,7 @@ def _alter(draft: Draft, wanted: Reassignment, may_change_factor: bool) -> None:
         return
     check_replicas(draft, wanted.replicas, None)
     if registration.is_diskless:
-        diskless.reassign(draft, topic, key, wanted.replicas)
+        diskless.reassign(draft, key, wanted.replicas)
         return
     before = len(_before(registration))
     if not may_change_factor and len(wanted.replicas) != before:

@@ -9,16 +9,10 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from broker.controller.controller import NewTopic, TopicResult
-from broker.metadata.events import (
-    RECOVERED,
-    RECOVERING,
-    TO_DISKLESS,
-    TO_REPLICATED,
-    PartitionRegistration,
-)
+from broker.metadata.events import RECOVERED, RECOVERING, TO_DISKLESS, PartitionRegistration
 from broker.principal import encode_principal
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, check_code
 from kafka_ds.protocol.frame import LENGTH_BYTES, decode_response, encode_request
@@ -41,7 +35,6 @@ from kafka_ds.protocol.messages.topics import (
 )
 from kafka_ds.protocol.topic_partition import PartitionId
 from kafka_ds.protocol.types import message_info
-from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
 if TYPE_CHECKING:
     from broker.controller.metadata_driver import MetadataDriver
@@ -50,16 +43,8 @@ if TYPE_CHECKING:
     from broker.principal import Principal
     from kafka_ds.protocol.frame import RequestHeader
 
-NO_MEMBERS: Mapping[PartitionId, Sequence[tuple[int, int]]] = {}
 # How long a topic that was created elsewhere is waited for in the metadata here.
 SEEN_SECONDS_MAX = 5.0
-
-
-class CompleteReplicas(NamedTuple):
-    """All replicas of a partition, each with its broker epoch, as they were in this partition epoch."""
-
-    partition_epoch: int
-    replicas: Sequence[tuple[int, int]]
 
 
 class ControllerRequests:
@@ -150,48 +135,25 @@ class ControllerRequests:
         }
         await self._alter_partitions(held, TO_DISKLESS, broker_epoch)
 
-    async def switch_to_replicated(
-        self, complete: Mapping[PartitionId, CompleteReplicas], broker_epoch: int
-    ) -> None:
-        """All replicas of these diskless partitions have what their leader has, which appends nothing meanwhile.
-
-        It may append again in a later partition epoch, so what is asked for must name that one.
-        """
-        held, members = {}, {}
-        for key, each in complete.items():
-            holds = self._led(key)
-            if holds is not None and holds.partition_epoch == each.partition_epoch:
-                held[key], members[key] = holds, each.replicas
-        await self._alter_partitions(held, TO_REPLICATED, broker_epoch, members)
-
     def _led(self, key: PartitionId) -> PartitionRegistration | None:
         topic = self._driver.image.topics_by_id.get(key[0])
         holds = topic.partitions.get(key[1]) if topic else None
         return holds if holds is not None and holds.leader == self._node_id else None
 
     async def _alter_partitions(
-        self,
-        held: Mapping[PartitionId, PartitionRegistration],
-        state: int,
-        broker_epoch: int,
-        members: Mapping[PartitionId, Sequence[tuple[int, int]]] = NO_MEMBERS,
+        self, held: Mapping[PartitionId, PartitionRegistration], state: int, broker_epoch: int
     ) -> None:
-        """Ask for this state of partitions, as they are registered. Raises KafkaError.
-
-        `members` are those of the ISR with their broker epochs, where it is not the leader alone, or as it was.
-        """
+        """Ask for this state of partitions, as they are registered. Raises KafkaError."""
         topics: dict[bytes, list[AlterPartitionRequestPartition]] = {}
         for (topic_id, partition), holds in held.items():
-            isr = holds.isr if state == RECOVERED else (self._node_id,)
-            in_sync = members.get((topic_id, partition), [(each, NO_BROKER_EPOCH) for each in isr])
+            members = holds.isr if state == RECOVERED else (self._node_id,)
             topics.setdefault(topic_id, []).append(
                 AlterPartitionRequestPartition(
                     partition_index=partition,
                     leader_epoch=holds.leader_epoch,
                     partition_epoch=holds.partition_epoch,
                     new_isr_with_epochs=[
-                        AlterPartitionBrokerState(broker_id=each, broker_epoch=epoch)
-                        for each, epoch in in_sync
+                        AlterPartitionBrokerState(broker_id=each) for each in members
                     ],
                     leader_recovery_state=state,
                 )

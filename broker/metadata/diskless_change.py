@@ -1,11 +1,11 @@
 """Pure: how the registration of a diskless partition changes (docs/concepts/diskless.md).
 
-Any live broker may lead it, for its records are in the lake; the leader alone is in sync. A new leader, and one whose
-incarnation is new, has a new leader epoch and is RECOVERING until it has taken over what write-ahead logs of earlier
-leaders hold: `wals` name all that may. Who has taken over has put all that counts once more: it removes the others, and
-nothing of an earlier epoch counts any more. Without a live broker the last leader stays as the replica, out of sync.
-`preferred` is the broker that was assigned: a preferred election lets it lead again. Followers are those that it is to
-be replicated to; a change of leader drops them, and so does the loss of one, which ends what its leader has asked for.
+Any live broker may lead it, for its records are in the lake: the leader is the only replica, and in sync. A new leader,
+and one whose incarnation is new, has a new leader epoch and is RECOVERING until it has taken over what the write-ahead
+logs of earlier leaders hold. `wals` name all that may hold such records: each new leader's is added. A leader that has
+taken over has put all that counts once more: it removes the others, and nothing of an earlier epoch counts any more,
+also if its log is named again. Without a live broker the last leader stays as the replica, out of sync. `preferred`
+is the broker that an assignment has named: a preferred election lets it lead again.
 """
 
 from __future__ import annotations
@@ -34,39 +34,29 @@ def diskless_change(
 ) -> PartitionRegistration | None:
     """The registration after what is wanted, or None if nothing changes.
 
-    A leader that is not in the wanted ISR goes; the first of wanted replicas is the new leader, and so is the preferred
-    one in its election. `is_acceptable`: whether a broker may go on with the log that it has; `choose` returns the best
-    broker that may begin one, or NO_LEADER.
+    A leader that is not in the wanted ISR goes; wanted replicas are the new leader, and so is the preferred one in its
+    election. `is_acceptable`: whether a broker
+    may go on with the log that it has; `choose` returns the best broker that may begin one, or NO_LEADER.
     """
-    last, first, followers = old.replicas[0], wanted.replicas[0], wanted.replicas[1:]
-    preferred = old.preferred_leader
-    if wanted.election is PartitionElection.PREFERRED and is_acceptable(preferred):
-        first, followers = preferred, followers if preferred == last else ()
-    stays = old.leader in wanted.isr and first == last
+    replicas = wanted.replicas
+    if wanted.election is PartitionElection.PREFERRED and is_acceptable(old.preferred_leader):
+        replicas = (old.preferred_leader,)
+    stays = old.leader in wanted.isr and replicas == old.replicas
     if old.leader != NO_LEADER and stays and is_acceptable(old.leader):
         new = _with_state(old, wanted.leader_recovery_state)
-    elif first != last:
-        new = _led_by(old, first, wal_of)
+    elif replicas != old.replicas:
+        new = _led_by(old, replicas[0], wal_of)
+    elif (leader := choose()) != NO_LEADER:
+        new = _led_by(old, leader, wal_of)
     else:
-        followers = ()
-        if (leader := choose()) != NO_LEADER:
-            new = _led_by(old, leader, wal_of)
-        else:
-            new = replace(
-                old,
-                isr=(),
-                leader=NO_LEADER,
-                leader_epoch=old.leader_epoch + (old.leader != NO_LEADER),
-            )
-    if not all(map(is_acceptable, followers)):
-        followers = ()
-    new = replace(new, replicas=(new.replicas[0], *followers), adding_replicas=followers)
-    directories = tuple(
-        _directory(replica, old, new, wanted, is_acceptable, default_directory)
-        for replica in new.replicas
-    )
-    if all(each == UNASSIGNED_DIRECTORY for each in directories):
-        directories = ()
+        new = replace(
+            old,
+            isr=(),
+            leader=NO_LEADER,
+            leader_epoch=old.leader_epoch + (old.leader != NO_LEADER),
+        )
+    directory = _directory(old, new, wanted, is_acceptable, default_directory)
+    directories = () if directory == UNASSIGNED_DIRECTORY else (directory,)
     new = replace(new, directories=directories, preferred=wanted.preferred)
     return None if new == old else replace(new, partition_epoch=old.partition_epoch + 1)
 
@@ -89,19 +79,6 @@ def switched(old: PartitionRegistration, wal: WalId) -> PartitionRegistration:
         wals=(wal,),
         wals_since=old.leader_epoch,
         preferred=old.preferred_leader,
-    )
-
-
-def replicated(old: PartitionRegistration) -> PartitionRegistration:
-    """A diskless partition, replicated from now on: the logs of all its replicas have what is in the lake, and more."""
-    replicas = sorted(old.replicas, key=lambda replica: replica != old.preferred_leader)
-    return PartitionRegistration(
-        replicas=tuple(replicas),
-        isr=tuple(replicas),
-        leader=old.leader,
-        leader_epoch=old.leader_epoch + 1,
-        partition_epoch=old.partition_epoch + 1,
-        directories=tuple(map(old.directory_of, replicas)) if old.directories else (),
     )
 
 
@@ -130,7 +107,6 @@ def _led_by(
 
 
 def _directory(
-    replica: int,
     old: PartitionRegistration,
     new: PartitionRegistration,
     wanted: PartitionChange,
@@ -138,8 +114,9 @@ def _directory(
     default_directory: Callable[[int], bytes],
 ) -> bytes:
     """Where the replica is: as its broker has reported, or where that broker puts a new one (KIP-858)."""
+    (replica,) = new.replicas
     known = wanted.directories.get(replica) or old.directory_of(replica)
-    is_known = replica in old.replicas and known != UNASSIGNED_DIRECTORY
-    if is_known and (new.leader == NO_LEADER or is_acceptable(replica)):
+    stays = new.replicas == old.replicas and known != UNASSIGNED_DIRECTORY
+    if stays and (new.leader == NO_LEADER or is_acceptable(replica)):
         return known
     return default_directory(replica)

@@ -22,9 +22,8 @@ from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 NO_LEADER = -1
 RECOVERED = 0
 RECOVERING = 1
-# What the leader of a replicated partition asks for that is to be diskless, and that of a diskless one which is to be
-# replicated; no registration has it.
-TO_DISKLESS, TO_REPLICATED = 2, 3
+# What the leader of a replicated partition asks for that is to be diskless; no registration has it.
+TO_DISKLESS = 2
 # Directory ids that name no directory (KIP-858): not assigned yet, failed, and one of an older release.
 UNASSIGNED_DIRECTORY = bytes(16)
 LOST_DIRECTORY = bytes(15) + b"\x01"
@@ -61,9 +60,8 @@ class WalId(NamedTuple):
 class PartitionRegistration:
     """What the controller knows of a partition; `partition_epoch` is the token of each change.
 
-    `replicas` begins with the preferred leader; those of a diskless partition with its leader, which alone is in sync,
-    and `preferred` is the broker to which it was assigned; it adds others to become replicated. `isr`, and without one
-    `elr`, hold all that was committed; one of them may lead.
+    `replicas` begins with the preferred leader; a diskless partition has only its leader there, and `preferred` is the
+    broker to which it was assigned. `isr`, and without one `elr`, hold all that was committed; one of them may lead.
     `last_known_elr` is the last leader of a partition that has neither (KIP-966). `directories` are those of
     `replicas`, one each, or none if no broker has reported them (KIP-858). `wals`, of diskless topics alone, are all
     write-ahead logs that may hold records above the end of the table, the last leader's last; only what leaders of the

@@ -20,8 +20,6 @@ SHARE_FEATURE = "share.version"
 STREAMS_FEATURE = "streams.version"
 METADATA_FEATURE = "metadata.version"
 KRAFT_FEATURE = "kraft.version"
-# Ours, which only brokers tell each other: level 1 knows diskless partitions that are to be replicated again.
-DISKLESS_FEATURE = "lake.diskless.version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,15 +104,7 @@ def why_level_unsupported(
 
 def supported_features() -> tuple[SupportedFeature, ...]:
     """The features that a broker of this release registers with."""
-    return (
-        *(
-            SupportedFeature(name=name, lowest=each.lowest, highest=each.highest)
-            for name, each in FEATURES.items()
-        ),
-        SupportedFeature(name=DISKLESS_FEATURE, lowest=0, highest=1),
+    return tuple(
+        SupportedFeature(name=name, lowest=each.lowest, highest=each.highest)
+        for name, each in FEATURES.items()
     )
-
-
-def returns_from_diskless(supported: Sequence[SupportedFeature]) -> bool:
-    """Whether a broker that supports these knows diskless partitions that are to be replicated again."""
-    return any(each.name == DISKLESS_FEATURE and each.highest >= 1 for each in supported)

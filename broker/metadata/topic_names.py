@@ -20,8 +20,6 @@ COMPACTED_TOPICS = frozenset({GROUP_METADATA_TOPIC_NAME, TRANSACTION_STATE_TOPIC
 RESERVED_TOPICS = frozenset({"__cluster_metadata", "__remote_log_metadata"})
 REMOTE_STORAGE_ENABLE = "remote.storage.enable"
 LAKE_DISKLESS = "lake.diskless"
-# What diskless topics depend on.
-OF_DISKLESS_TABLES = (REMOTE_STORAGE_ENABLE, "remote.log.copy.disable", "cleanup.policy")
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
 

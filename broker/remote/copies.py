@@ -181,12 +181,15 @@ class CopyLoop:
             lag_ms = self._settings.lake_max_lag_ms
             self._next_active_ms = now_ms + (DISKLESS_INTERVAL_MS if lag_ms < 0 else lag_ms // 2)
             self._active_due.update(
-                key for key, tiered in self.led.items() if lag_ms >= 0 or tiered.is_diskless_soon
+                key
+                for key, tiered in self.led.items()
+                if lag_ms >= 0 or tiered.log.config.lake_diskless
             )
 
     def _is_active_due(self, tiered: TieredPartition) -> bool:
+        is_diskless = tiered.log.config.lake_diskless
         return tiered.key in self._active_due or (
-            tiered.is_diskless_soon and tiered.only_local_bytes() >= DISKLESS_ACTIVE_BYTES
+            is_diskless and tiered.only_local_bytes() >= DISKLESS_ACTIVE_BYTES
         )
 
     def _round_ms(self) -> int:

@@ -45,15 +45,8 @@ class TieredPartition:
     state: CopyState = field(default_factory=CopyState)
     lake_log_start: int | None = None
     """Where the lake says that the partition begins; None before it was asked."""
-    is_diskless: bool = False
-    """Whether it is, whatever its topic is to be."""
     deleted_below: int = 0
     """The log start that DeleteRecords set under this leadership."""
-
-    @property
-    def is_diskless_soon(self) -> bool:
-        """Whether it is diskless, or is to be, so that the table must follow its log closely."""
-        return self.is_diskless or self.log.config.lake_diskless
 
     @property
     def retention_ms(self) -> int:

@@ -224,14 +224,12 @@ class RemoteLogManager:
         last_stable_offset: Callable[[], int],
         lake_reaches: Callable[[int], None] = lambda next_offset: None,
         lake_begins: Callable[[int], None] = lambda log_start_offset: None,
-        is_diskless: bool = False,
     ) -> None:
         """This broker leads the partition of `log` (with remote.storage.enable) from now on.
 
         `last_stable_offset` is asked before each copy: nothing at or above it is copied. `lake_reaches` is called with
         the offset after the lake's last one, as soon as that is known, and `lake_begins` with the log start that the
-        lake has, whenever that is asked. `is_diskless`: whether the partition is, whatever its topic is to be. Called
-        again with a higher epoch after a re-election.
+        lake has, whenever that is asked. Called again with a higher epoch after a re-election.
         """
         tiered = TieredPartition(
             log=log,
@@ -240,7 +238,6 @@ class RemoteLogManager:
             lake_reaches=lake_reaches,
             lake_begins=lake_begins,
             state=CopyState(self._settings.backoff()),
-            is_diskless=is_diskless,
         )
         # What was deleted locally as a follower, or by an earlier leader, was not looked for in the store.
         log.update_highest_offset_in_remote_storage(-1)
@@ -278,7 +275,7 @@ class RemoteLogManager:
         tiered.records_deleted(log.log_start_offset)
         if tiered.lake_log_start is not None:
             self._agree_on_start(tiered)
-        elif tiered.is_diskless_soon:
+        elif log.config.lake_diskless:
             self.copies.look_at(tiered.key)
 
     def topic_deleted(self, topic: str, topic_id: bytes) -> None:

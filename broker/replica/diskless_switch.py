@@ -1,10 +1,9 @@
-"""Shell: makes partitions diskless whose topic has become so, and replicated again (docs/concepts/diskless.md).
+"""Shell: makes partitions diskless whose topic has become so, while they are led here (docs/concepts/diskless.md).
 
 The leader takes no more appends, puts all that the table lacks into its write-ahead log, and only then asks the
 controller, which makes the partition diskless in a new leader epoch: it is taken over from the write-ahead log. The
 commit counts what this epoch has put, so a leader that has asked never appends in this epoch again: its request may
-arrive late. Until it asks it may go on as before. What was put stays while a commit may still name it. On the way back
-followers have to have all that was put; what is asked for then ends with the partition epoch.
+arrive late. Until it asks it may go on as before. What was put stays while a commit may still name it.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from broker.log.values import LogRead
-from broker.membership.requests import CompleteReplicas
-from broker.metadata.topic_names import LAKE_DISKLESS
 from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.ipc.backoff import Backoff
 from kafka_ds.process.amounts import counted
@@ -40,9 +37,7 @@ LOOK_SECONDS = 2.0
 PARTITIONS_AT_ONCE = 100
 BYTES_MAX = 32 << 20
 PUT_SECONDS = 10.0
-CATCH_UP_SECONDS = 2.0
 ASK_SECONDS = 0.5
-LOOK_AGAIN_SECONDS = 0.01
 # How long a partition that could not be put takes appends before the next attempt; twice as long after each failure.
 RETRY_MS, RETRY_MS_MAX = 2_000, 60_000
 UNANSWERED_SECONDS = 10.0
@@ -114,42 +109,8 @@ class SwitchingPartition:
         self.failed_to_put(RuntimeError(f"a leader of epoch {leader_epoch} has fenced its log"))
 
 
-class ReturningPartition:
-    """One diskless partition, in the partition epoch in which it takes no appends until its followers have all."""
-
-    why_not = f"not all was put and fetched by its followers within {CATCH_UP_SECONDS:g} s"
-
-    def __init__(self, partition: LeaderPartition) -> None:
-        self.partition = partition
-        self.key = partition.key
-        self.leader_epoch = partition.leader_epoch
-        self.partition_epoch = partition.leader.partition_epoch
-        partition.begin_switch()
-
-    @property
-    def is_current(self) -> bool:
-        """Whether this broker leads it, and its registration is the same."""
-        leader = self.partition.leader
-        is_same = leader.partition_epoch == self.partition_epoch and leader.is_diskless
-        return is_same and not self.partition.is_lost
-
-    @property
-    def complete(self) -> CompleteReplicas | None:
-        """All replicas, if each of them and the write-ahead log have all that was appended."""
-        log, leader = self.partition.log, self.partition.leader
-        if leader.effective_end_offset < log.log_end_offset:
-            return None
-        replicas = leader.complete_replicas(log.log_start_offset, log.log_end_offset)
-        return None if replicas is None else CompleteReplicas(self.partition_epoch, replicas)
-
-    def resume(self) -> None:
-        """Take appends again: nothing was asked for."""
-        if self.is_current:
-            self.partition.give_up_switch()
-
-
 class DisklessSwitch:
-    """The partitions of one broker that become diskless, or replicated again."""
+    """The partitions of one broker that become diskless."""
 
     def __init__(
         self,
@@ -172,7 +133,7 @@ class DisklessSwitch:
         self._said: dict[PartitionId, str] = {}
         self._backoffs: dict[PartitionId, Backoff] = {}
         # Those that take no appends until the controller has decided.
-        self._asked: list[SwitchingPartition | ReturningPartition] = []
+        self._asked: list[SwitchingPartition] = []
         self._warning: asyncio.TimerHandle | None = None
 
     def may_be_named(self, key: PartitionId, leader_epoch: int) -> bool:
@@ -187,14 +148,12 @@ class DisklessSwitch:
                 try:
                     await self.switch()
                 except Exception:  # The root of a task: an error would go unnoticed.
-                    _LOGGER.exception(
-                        "Unable to switch partitions to or from diskless, will try again"
-                    )
+                    _LOGGER.exception("Unable to make partitions diskless, will try again")
         finally:
             self._set_asked([])
 
     async def switch(self) -> None:
-        """Ask for those partitions that may switch, until they have or another one leads them; then prepare others.
+        """Ask for those partitions that are put, until they have switched or another one leads them; then put others.
 
         None of the others waits for a controller that has not answered, or for a store that is away.
         """
@@ -202,32 +161,17 @@ class DisklessSwitch:
         if (wal_id := self._wal.wal_id) is None:
             return
         self._set_asked([each for each in self._asked if each.is_current])
-        if not self._asked and not self._wal.away_ms:
-            if chosen := self._chosen():
-                self._set_asked([*await self._put(chosen)])
-            elif returning := self._returning():
-                self._set_asked([*await self._complete(returning)])
+        if not self._asked and not self._wal.away_ms and (chosen := self._chosen()):
+            self._set_asked(await self._put(chosen))
         if self._asked:
+            epochs = {each.key: each.leader_epoch for each in self._asked}
             try:
-                await self._ask(wal_id.broker_epoch)
+                await self._controller.switch_to_diskless(epochs, wal_id.broker_epoch)
             except (KafkaError, OSError) as error:
                 for each in self._asked:
                     self._say(each.partition, f"the controller has not agreed: {error}")
 
-    async def _ask(self, broker_epoch: int) -> None:
-        epochs: dict[PartitionId, int] = {}
-        replicas: dict[PartitionId, CompleteReplicas] = {}
-        for each in self._asked:
-            if isinstance(each, SwitchingPartition):
-                epochs[each.key] = each.leader_epoch
-            elif (complete := each.complete) is not None:
-                replicas[each.key] = complete
-        if epochs:
-            await self._controller.switch_to_diskless(epochs, broker_epoch)
-        if replicas:
-            await self._controller.switch_to_replicated(replicas, broker_epoch)
-
-    def _set_asked(self, asked: list[SwitchingPartition | ReturningPartition]) -> None:
+    def _set_asked(self, asked: list[SwitchingPartition]) -> None:
         """The controller is asked for these, and for no others until it has decided."""
         self._asked = asked
         if self._warning is not None and not asked:
@@ -240,7 +184,7 @@ class DisklessSwitch:
         names = ", ".join(each.partition.log.name for each in self._asked if each.is_current)
         if names:
             _LOGGER.warning(
-                "%s take no records: the controller has not switched them within %g s, asking it again",
+                "%s take no records: the controller has not made them diskless within %g s, asking it again",
                 names, UNANSWERED_SECONDS,
             )  # fmt: skip
 
@@ -277,34 +221,12 @@ class DisklessSwitch:
             self._resume([each for each in left if each not in done])
         return done
 
-    async def _complete(self, chosen: Iterable[LeaderPartition]) -> list[ReturningPartition]:
-        """Let followers get all of these partitions; those of which they have it."""
-        returning: list[ReturningPartition] = []
-        done: list[ReturningPartition] = []
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + CATCH_UP_SECONDS
-        try:
-            for partition in chosen:
-                returning.append(ReturningPartition(partition))
-            _LOGGER.info("Making %s replicated", counted(len(returning), "diskless partition"))
-            while any(each.is_current and each.complete is None for each in returning):
-                if loop.time() >= deadline:
-                    break
-                await asyncio.sleep(LOOK_AGAIN_SECONDS)
-            done = [each for each in returning if each.is_current and each.complete is not None]
-        finally:
-            for each in done:
-                self._backoffs.pop(each.key, None)
-            self._resume([each for each in returning if each not in done])
-        return done
-
-    def _resume(self, failed: Iterable[SwitchingPartition | ReturningPartition]) -> None:
+    def _resume(self, failed: Iterable[SwitchingPartition]) -> None:
         """Let them take appends again, for a while: the controller was not asked."""
         now_ms = self._clock.monotonic_ms()
         for each in failed:
-            if isinstance(each, SwitchingPartition):
-                self._wal.forget(each)
-                self._put_in.pop(each.key, None)
+            self._wal.forget(each)
+            self._put_in.pop(each.key, None)
             self._backoffs.setdefault(each.key, Backoff(RETRY_MS, RETRY_MS_MAX)).failed(now_ms)
             self._say(each.partition, each.why_not)
             try:
@@ -316,7 +238,7 @@ class DisklessSwitch:
         """Forget what no commit can name any more."""
         topics = self._image.topics_by_id
         if self._said or self._backoffs:
-            led = {partition.key for partition in self._replicas if self._may_switch(partition)}
+            led = {partition.key for partition in self._replicas if not partition.is_diskless}
             self._said = {key: said for key, said in self._said.items() if key in led}
             self._backoffs = {key: each for key, each in self._backoffs.items() if key in led}
         self._put_in = {
@@ -337,7 +259,8 @@ class DisklessSwitch:
                 break
             if partition.is_diskless or partition.is_switching:
                 continue
-            if not self._is_ready(partition, now_ms):
+            backoff = self._backoffs.get(partition.key)
+            if backoff is not None and not backoff.ready(now_ms):
                 continue
             size = self._size(partition)
             if isinstance(size, str):
@@ -347,50 +270,11 @@ class DisklessSwitch:
                 left -= size
         return chosen
 
-    def _is_ready(self, partition: LeaderPartition, now_ms: int) -> bool:
-        backoff = self._backoffs.get(partition.key)
-        return backoff is None or backoff.ready(now_ms)
-
-    def _may_switch(self, partition: LeaderPartition) -> bool:
-        topic = self._image.topics_by_id.get(partition.topic_id)
-        return topic is not None and topic.is_diskless != partition.is_diskless
-
-    def _returning(self) -> list[LeaderPartition]:
-        """Diskless partitions that may be replicated now: their followers have all that consumers may read."""
-        found: list[LeaderPartition] = []
-        now_ms = self._clock.monotonic_ms()
-        for topic in self._image.topics.values():
-            if LAKE_DISKLESS not in topic.configs or topic.is_diskless:
-                continue
-            for partition in self._replicas.led_of(topic.name):
-                if not partition.is_diskless or len(found) == PARTITIONS_AT_ONCE:
-                    continue
-                why = self._why_not_replicated(partition)
-                if why is not None:
-                    self._say(partition, why)
-                elif self._is_ready(partition, now_ms):
-                    found.append(partition)
-        return found
-
-    def _why_not_replicated(self, partition: LeaderPartition) -> str | None:
-        holds, leader = (
-            self._image.partition(partition.topic, partition.partition),
-            partition.leader,
-        )
-        if holds is None or holds.partition_epoch != leader.partition_epoch or leader.is_recovering:
-            return "its leader does not lead yet"
-        if not leader.has_followers:
-            return "the controller has not given it other replicas (are there enough brokers, all of this release?)"
-        if leader.complete_replicas(partition.log.log_start_offset, leader.high_watermark) is None:
-            return "its followers do not have all of it yet"
-        return None
-
     def _say(self, partition: LeaderPartition, why: str) -> None:
         """Log what a partition waits for, once, however often it is looked at."""
         if self._said.get(partition.key) != why and not partition.is_lost:
             self._said[partition.key] = why
-            what = "replicated" if partition.is_diskless else "diskless"
-            _LOGGER.info("%s is not %s yet: %s", partition.log.name, what, why)
+            _LOGGER.info("%s is not diskless yet: %s", partition.log.name, why)
 
     def _size(self, partition: LeaderPartition) -> int | str:
         """How many bytes may not leave the local log yet; or why the partition cannot switch yet.

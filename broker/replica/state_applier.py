@@ -371,7 +371,6 @@ class ReplicaStateApplier:
             last_stable_offset=partition.last_stable_offset,
             lake_reaches=partition.lake_reaches,
             lake_begins=partition.lake_begins,
-            is_diskless=partition.is_diskless,
         )
 
     def directory_failed(self, partitions: Sequence[TopicPartition]) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from broker.controller import brokers, isr
 from broker.diskless.take_over import TakenPartition, WalTakeOver
 from broker.diskless.wal_object import WalHeader, encode_checkpoint, object_path
 from broker.diskless.wal_reader import WalReader
@@ -19,7 +18,6 @@ from broker.remote.remote_log_manager import RemoteLogManager
 from broker.replica.diskless_partitions import DisklessPartitions
 from broker.replica.diskless_switch import DisklessSwitch, SwitchingPartition
 from broker.replica.leader.partition import LeaderPartition
-from broker.replica.leader.state import LeaderState
 from broker.worker.rpc import FenceTopic
 from broker.worker.service import Service
 from tests.sim.mutations import Mutation, registry
@@ -191,52 +189,3 @@ def what_a_commit_may_name_is_erased(patch: pytest.MonkeyPatch) -> None:
 def a_log_start_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
     """A partition becomes diskless before its table has its log start."""
     patch.setattr(RemoteLogManager, "lake_log_start", lambda self, topic_id, partition: 1 << 62)
-
-
-@mutation
-def replicated_before_followers_have_everything(patch: pytest.MonkeyPatch) -> None:
-    """A partition gets its replicas back when they have begun to fetch."""
-    complete = LeaderState.complete_replicas
-
-    def begun(self: Any, log_start_offset: int, log_end_offset: int) -> Any:
-        return complete(self, 0, 0)
-
-    patch.setattr(LeaderState, "complete_replicas", begun)
-
-
-@mutation
-def a_leader_that_is_to_be_replicated_appends(patch: pytest.MonkeyPatch) -> None:
-    """Producers do not wait until the controller has decided that a partition is replicated."""
-    begin_switch = LeaderPartition.begin_switch
-
-    def begun(self: Any) -> None:
-        if not self.is_diskless:
-            begin_switch(self)
-
-    patch.setattr(LeaderPartition, "begin_switch", begun)
-
-
-@mutation
-def who_has_lost_its_log_is_in_sync(patch: pytest.MonkeyPatch) -> None:
-    """A follower counts though it was started again since it had everything."""
-    check_members = isr._check_members
-
-    def check(draft: Any, registration: Any, wanted: Any) -> Any:
-        members = tuple((member, -1) for member, _ in wanted.new_isr)
-        return check_members(draft, registration, replace(wanted, new_isr=members))
-
-    patch.setattr(isr, "_check_members", check)
-    patch.setattr(brokers, "_held", lambda registration: registration.isr)
-
-
-@mutation
-def what_followers_have_is_erased(patch: pytest.MonkeyPatch) -> None:
-    """Objects go as soon as a partition has followers."""
-    is_safe = DisklessPartitions.is_safe
-
-    def has_followers(self: Any, key: Any, last_offset: int) -> bool:
-        topic = self._image.topics_by_id.get(key[0])
-        found = topic.partitions.get(key[1]) if topic is not None else None
-        return found is not None and len(found.replicas) > 1 or is_safe(self, key, last_offset)
-
-    patch.setattr(DisklessPartitions, "is_safe", has_followers)

@@ -7,7 +7,7 @@ and at the end every broker is killed and finds nothing of diskless topics on it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextvars import Context
 from types import MappingProxyType
 from typing import Any
@@ -22,14 +22,12 @@ from broker.diskless.wal_object import (
     object_path,
     place_of,
 )
-from broker.membership.requests import CompleteReplicas, ControllerRequests
-from broker.metadata.events import RECOVERED, PartitionRegistration, WalId
+from broker.metadata.events import RECOVERED, WalId
 from broker.metadata.image import MetadataImage
 from broker.replica import diskless_switch
-from broker.replica.diskless_switch import ReturningPartition, SwitchingPartition
+from broker.replica.diskless_switch import SwitchingPartition
 from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode
-from kafka_ds.protocol.topic_partition import PartitionId
 from tests.sim.clients import History, Partition, Producer
 from tests.sim.keeping import alter_topic
 from tests.sim.loop import PROCESS
@@ -40,14 +38,11 @@ from tests.sim.sequences import NotSo
 from tests.sim.tier_scenario import EVENTS_SECONDS, FLEETING, TierFaults, TierScenario
 from tests.sim.world import Host
 
-Complete = Mapping[PartitionId, CompleteReplicas]
 DISKLESS_TOPICS = (TOPIC, RESULTS, FLEETING)
 # What happens to a leader whose partitions become diskless, at the moment that matters.
 STRIKES = ("lost_logs", "lost_logs", "lost_logs_and_back", "power", "pause", "isolate")
 # How often a run cleans up write-ahead logs.
 CLEAN_UP_SECONDS = 0.7
-# How long followers hear nothing of a leader, unless it becomes replicated before.
-STRANDED_SECONDS_MAX = 2.0
 
 
 class DisklessFaults(TierFaults):
@@ -125,31 +120,6 @@ class DisklessFaults(TierFaults):
         if now is None:
             raise NotSo("the topic is gone")
         return now.leader_epoch > epoch and now.leader_recovery_state == RECOVERED
-
-    def strand(self, host: Host, place: Partition, replicas: Iterable[int]) -> None:
-        """Let followers hear nothing more of a leader that becomes replicated, and kill it when it is."""
-        others = [self._host(each) for each in replicas if each != host.node_id]
-        if self._begin(
-            "followers hear nothing more of a leader", self._strand(host, place, others)
-        ):
-            names = ", ".join(each.name for each in others)
-            self._world.log(f"{names} hear nothing more of {host.name}, which leads {place}")
-
-    async def _strand(self, host: Host, place: Partition, others: list[Host]) -> None:
-        for other in others:
-            self._world.fabric.cut(host.name, other.name)
-        loop = self._world.loop
-        deadline = loop.time() + STRANDED_SECONDS_MAX
-        while self._is_diskless(place):
-            if loop.time() > deadline:
-                raise NotSo("it does not become replicated")
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(self._random.random() * 0.1)
-        self.strike(host, self._random.choice(("kill", "power", "lost_logs")))
-
-    def _is_diskless(self, place: Partition) -> bool:
-        now = self.truth.image().partition(*place)
-        return now is None or now.is_diskless
 
     def _late_puts(self, host: Host) -> str | None:
         host.lake.late = self._random.choice((0.2, 0.5, 1.0))
@@ -271,8 +241,7 @@ class ToDisklessScenario(DisklessScenario):
     """Topics that are created with replicas, and become diskless while everything goes on."""
 
     TOPIC_SETTINGS = MappingProxyType({})
-    # How often something happens to a leader whose partition switches.
-    STRUCK = 0.6
+    SWITCHED = MappingProxyType({"lake.diskless": "true"})
 
     def _listen(self, patch: Any) -> None:
         super()._listen(patch)
@@ -299,11 +268,8 @@ class ToDisklessScenario(DisklessScenario):
             if not self._is_over:
                 faults.strike(host, kind)
 
-        if chance.random() < self.STRUCK:
+        if chance.random() < 0.6:
             self.world.loop.call_later(seconds, strike, context=Context())
-
-    def _setting(self) -> dict[str, str | None]:
-        return {"lake.diskless": "true"}
 
     def _producers(self) -> list[asyncio.Task[None]]:
         operator, process = self._operator()
@@ -315,7 +281,7 @@ class ToDisklessScenario(DisklessScenario):
         while not self._is_over:
             await asyncio.sleep(operator.random.random() * self.shape.seconds / 10)
             topic = operator.random.choice((FLEETING, *left))
-            said = await alter_topic(operator, topic, self._setting())
+            said = await alter_topic(operator, topic, dict(self.SWITCHED))
             if said is ErrorCode.NONE and topic in left:
                 left.remove(topic)
 
@@ -325,10 +291,9 @@ class ToDisklessScenario(DisklessScenario):
         await super()._check(members)
 
     async def _end(self, operator: Operator) -> None:
-        """Let all of them switch: a partition of which everything was deleted needs a record for that."""
+        """Let all of them become diskless: a partition of which everything was deleted needs a record for that."""
         for topic in sorted({topic for topic, _ in (*self.partitions, *self._results)}):
-            setting = self._setting()
-            while await alter_topic(operator, topic, setting) is not ErrorCode.NONE:
+            while await alter_topic(operator, topic, dict(self.SWITCHED)) is not ErrorCode.NONE:
                 await operator.pause()
         client = (operator.network, self.world.bootstrap, self.world.random)
         producer = Producer(*client, name="last", history=self.history)
@@ -339,75 +304,5 @@ class ToDisklessScenario(DisklessScenario):
                     await producer.send(partition, 1)
 
     def _waits(self, partition: Partition) -> bool:
-        image = self.world.truth.image()
-        topic, holds = image.topics.get(partition[0]), image.partition(*partition)
-        if topic is None or holds is None or holds.leader_recovery_state != RECOVERED:
-            return True
-        return holds.is_diskless != topic.is_diskless
-
-
-class BothWaysScenario(ToDisklessScenario):
-    """Topics that become diskless and replicated again, time after time."""
-
-    STRUCK = 0.2
-
-    def _listen(self, patch: Any) -> None:
-        super()._listen(patch)
-        patch.setattr(diskless_switch, "CATCH_UP_SECONDS", 0.5)
-        begin = ReturningPartition.__init__
-
-        def begun(returning: ReturningPartition, partition: LeaderPartition) -> None:
-            # Its leader, or one of those that are to be in sync with it.
-            number = self.world.random.choice(partition.leader.replicas)
-            self._strike_soon(self.world.hosts[number - 1])
-            begin(returning, partition)
-
-        patch.setattr(ReturningPartition, "__init__", begun)
-        ask, changed = ControllerRequests.switch_to_replicated, LeaderPartition.registration_changed
-
-        async def asks(requests: ControllerRequests, complete: Complete, broker_epoch: int) -> None:
-            for key, each in complete.items():
-                self._strand(key, [replica for replica, _ in each.replicas], PROCESS.get(), 0.8)
-            # A request may be long on its way.
-            await asyncio.sleep(self.world.random.random() * 0.5)
-            await ask(requests, complete, broker_epoch)
-
-        def given(partition: LeaderPartition, registration: PartitionRegistration) -> None:
-            had_followers = partition.leader.has_followers
-            changed(partition, registration)
-            if partition.is_diskless and partition.leader.has_followers and not had_followers:
-                what = (partition.key, registration.replicas, PROCESS.get(), 0.2)
-                seconds = self.world.random.random() * 0.2
-                self.world.loop.call_later(seconds, self._strand, *what, context=Context())
-
-        patch.setattr(ControllerRequests, "switch_to_replicated", asks)
-        patch.setattr(LeaderPartition, "registration_changed", given)
-
-    def _strand(
-        self, key: PartitionId, replicas: Iterable[int], process: object, chance: float
-    ) -> None:
-        """Perhaps let followers hear nothing more of this process, and kill it as soon as it is replicated."""
-        faults, topic = self.faults, self.world.truth.image().topics_by_id.get(key[0])
-        assert isinstance(faults, DisklessFaults)
-        host = next((each for each in self.world.hosts if each.process is process), None)
-        if host is None or topic is None or self._is_over:
-            return
-        if self.world.random.random() < chance:
-            faults.strand(host, (topic.name, key[1]), replicas)
-
-    def _setting(self) -> dict[str, str | None]:
-        return {"lake.diskless": self.world.random.choice(("true", "false"))}
-
-    async def _switch_all(self, operator: Operator) -> None:
-        """Mostly a topic has become what it was said to be when it changes again."""
-        topics = (FLEETING, TOPIC, TOPIC, TOPIC, *((RESULTS,) if self._results else ()))
-        is_to_be = dict.fromkeys(topics, "false")
-        while not self._is_over:
-            topic = operator.random.choice(topics)
-            is_to_be[topic] = "false" if is_to_be[topic] == "true" else "true"
-            await alter_topic(operator, topic, {"lake.diskless": is_to_be[topic]})
-            for _ in range(operator.random.randrange(40)):
-                if self._is_over or not any(map(self._waits, self.partitions)):
-                    break
-                await asyncio.sleep(0.1)
-            await asyncio.sleep(operator.random.random() * 0.5)
+        holds = self.world.truth.image().partition(*partition)
+        return holds is None or not holds.is_diskless or holds.leader_recovery_state != RECOVERED

@@ -118,7 +118,7 @@ class LeaderPartition:
         self._is_lost = self._is_deposed = False
         self._began_ms = clock.monotonic_ms()
         self._recovery: asyncio.Future[None] | None = None
-        # Whether it takes no appends, because what it has is put into the write-ahead log, or goes to followers.
+        # Whether it takes no appends in this epoch, because what it has is put into the write-ahead log.
         self.is_switching = False
         log.update_high_watermark(leader.high_watermark)
 
@@ -175,8 +175,7 @@ class LeaderPartition:
         leader, log = self.leader, self.log
         leader.check_append(acks)
         if self.is_switching:
-            becomes = "replicated" if self.is_diskless else "diskless"
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"it is becoming {becomes}")
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is becoming diskless")
         if self._wal is not None:
             self._check_wal(self._wal, origin)
         self._changing()
@@ -284,12 +283,12 @@ class LeaderPartition:
         return self.leader.leader_epoch
 
     def begin_switch(self) -> None:
-        """Take no more appends in this leader epoch: it becomes diskless, or replicated again, in a later one."""
+        """Take no more appends in this leader epoch: what there is is put, and then it is diskless in a later one."""
         self._changing()
         self.is_switching = True
 
     def give_up_switch(self) -> None:
-        """Take appends as before. Nobody must have been asked for the switch."""
+        """Take appends as before. Nobody must have been asked for the switch in this epoch."""
         self.is_switching = False
         self._changing()
 
@@ -437,10 +436,7 @@ class LeaderPartition:
     def registration_changed(self, registration: PartitionRegistration) -> None:
         """The metadata describe the partition; with a new leader epoch `elected` must follow."""
         self._changing()
-        if registration.leader_epoch > self.leader.leader_epoch or (
-            # What was asked for names an earlier partition epoch, and is refused.
-            self.is_diskless and registration.partition_epoch > self.leader.partition_epoch
-        ):
+        if registration.leader_epoch > self.leader.leader_epoch:
             self.is_switching = False
         if self._wal is not None and registration.leader_epoch > self.leader.leader_epoch:
             # What is not acknowledged may be missing in what this leader takes over.

@@ -289,10 +289,6 @@ class LeaderState:
     def _expand(self, replica: int, follower: ReplicaState) -> Effects:
         if self._recovering or not isinstance(self._state, CommittedIsr) or replica in self.isr:
             return NOTHING
-        if self.is_diskless:
-            return (
-                NOTHING  # They come into the ISR together, when the partition is replicated again.
-            )
         if follower.log_end_offset < max(self.high_watermark, self.epoch_start_offset):
             return NOTHING
         if not may_join(self._brokers, replica, follower.broker_epoch):
@@ -372,27 +368,13 @@ class LeaderState:
         expanded, shrunk = bool(isr - self.isr), bool(self.isr - isr)
         return (CountIsrChange(expanded, shrunk),) if expanded or shrunk else NOTHING
 
-    def complete_replicas(
-        self, log_start_offset: int, log_end_offset: int
-    ) -> tuple[tuple[int, int], ...] | None:
-        """All replicas of a diskless partition, each with its broker epoch, if the followers have this of its log."""
-        ready = all(
-            each.log_end_offset >= log_end_offset
-            and each.log_start_offset >= log_start_offset
-            and each.broker_epoch not in (None, NO_BROKER_EPOCH)
-            for each in self._followers.values()
-        )
-        if not ready or not self._followers:
-            return None
-        return tuple((replica, self._epoch_of(replica)) for replica in self.replicas)
-
     # -- what is committed --------------------------------------------------------------------
 
     def _advance(self, now_ms: int) -> Effects:
         committed = self.effective_end_offset
         if committed <= self.high_watermark or self._recovering or self.is_under_min_isr:
             return NOTHING
-        if self._followers and not self.is_diskless:
+        if self._followers:
             committed = self._least_end(committed, now_ms)
             if committed <= self.high_watermark:
                 return NOTHING
@@ -413,13 +395,8 @@ class LeaderState:
         return least
 
     def low_watermark(self, log_start_offset: int) -> int:
-        """The lowest log start of the replicas on live brokers, for which DeleteRecords waits; -1 if unknown.
-
-        Followers of a diskless partition have it before they count.
-        """
+        """The lowest log start of the replicas on live brokers, for which DeleteRecords waits; -1 if unknown."""
         low = log_start_offset
-        if self.is_diskless:
-            return low
         for replica, follower in self._followers.items():
             registered = self._brokers.get(replica)
             if registered is not None and not registered.fenced:
@@ -475,12 +452,13 @@ class LeaderState:
     @property
     def effective_min_isr(self) -> int:
         """How many replicas must be in sync for acks=all."""
-        return 1 if self.is_diskless else min(self.min_insync_replicas, len(self.replicas))
+        return min(self.min_insync_replicas, len(self.replicas))
 
     @property
     def is_under_min_isr(self) -> bool:
         """Whether too few replicas are in sync for acks=all."""
-        return len(self._state.isr) < self.effective_min_isr
+        in_sync = len(self._state.isr)
+        return in_sync < self.min_insync_replicas and in_sync < len(self.replicas)
 
     @property
     def is_at_min_isr(self) -> bool:

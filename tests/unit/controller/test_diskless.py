@@ -19,7 +19,6 @@ from broker.metadata.events import (
     RECOVERED,
     RECOVERING,
     TO_DISKLESS,
-    TO_REPLICATED,
     ConfigChanged,
     PartitionRegistration,
     WalId,
@@ -425,191 +424,6 @@ def test_a_move_in_progress_ends() -> None:
     assert desk.partition() == led_by(desk, 2, epoch=epoch + 1, since=epoch, preferred=4)
 
 
-# -- a topic that is diskless no more -------------------------------------------------------------
-
-
-def returning(*brokers: int, **options: Any) -> DisklessDesk:
-    """A diskless partition led by broker 1, which has been given other replicas."""
-    desk = DisklessDesk(*(brokers or (1, 2, 3)), replication_factor=3, **options)
-    desk.ask(num_partitions=-1, assignments=((0, (1,)),))
-    set_diskless(desk, "false")
-    desk.take(desk.controller.give_replicas())
-    return desk
-
-
-def set_diskless(desk: DisklessDesk, value: str) -> None:
-    name, _ = SETTING
-    setting = ConfigChanged(resource_type=TOPIC_RESOURCE, resource_name="t", name=name, value=value)
-    desk.make_durable([setting])
-
-
-def is_complete(desk: DisklessDesk, *members: tuple[int, int], **changes: Any) -> ErrorCode:
-    """The leader says that these have all that it has; all replicas, unless some are named."""
-    present = desk.partition()
-    all_of_them = tuple((each, desk.epoch(each)) for each in present.replicas)
-    return has_put(
-        desk,
-        present.leader,
-        new_isr=members or all_of_them,
-        leader_recovery_state=TO_REPLICATED,
-        **changes,
-    )
-
-
-def test_a_partition_gets_replicas_while_it_remains_diskless() -> None:
-    desk = returning()
-    now = desk.partition()
-    assert (now.leader, set(now.replicas), now.isr) == (1, {1, 2, 3}, (1,))
-    assert now.adding_replicas == now.replicas[1:]
-    assert (now.wals, now.leader_epoch) == ((desk.wal(1),), 0)
-    assert desk.take(desk.controller.give_replicas()) == 0
-
-
-def test_a_partition_is_replicated_once_all_have_everything() -> None:
-    desk = returning()
-    replicas = desk.partition().replicas
-    assert not is_complete(desk)
-    now = desk.partition()
-    assert now == PartitionRegistration(
-        replicas=replicas,
-        isr=replicas,
-        leader=1,
-        leader_epoch=1,
-        partition_epoch=now.partition_epoch,
-    )
-    assert desk.take(desk.controller.give_replicas()) == 0
-    # Whatever comes late.
-    assert is_complete(desk) == ErrorCode.INVALID_REQUEST
-
-
-def test_the_preferred_leader_is_the_first_replica_again() -> None:
-    desk = returning()
-    desk.fence(1)
-    desk.beat(1)
-    desk.taken_over()
-    desk.take(desk.controller.give_replicas())
-    leader = desk.partition().leader
-    assert leader != 1
-    assert not is_complete(desk)
-    assert (desk.partition().leader, desk.partition().replicas[0]) == (leader, 1)
-
-
-@pytest.mark.parametrize("leave", [kill, stop, remove, lose_disk, restart_killed, restart_stopped])
-@pytest.mark.parametrize("who", ["leader", "follower"])
-def test_when_one_of_them_goes_what_was_asked_is_refused(
-    who: str, leave: Callable[[DisklessDesk, int], None]
-) -> None:
-    desk = with_directories(1, 2, 3, 4)
-    desk.ask(num_partitions=-1, assignments=((0, (1,)),))
-    set_diskless(desk, "false")
-    desk.take(desk.controller.give_replicas())
-    before = desk.partition()
-    members = tuple((each, desk.epoch(each)) for each in before.replicas)
-    leave(desk, 1 if who == "leader" else before.replicas[1])
-    now = desk.partition()
-    assert now.partition_epoch > before.partition_epoch
-    assert (now.replicas, now.isr, now.adding_replicas) == ((now.leader,), (now.leader,), ())
-    asked = AlterPartition(
-        topic_id=desk.image.topics["t"].topic_id,
-        partition=0,
-        new_isr=members,
-        leader_epoch=before.leader_epoch,
-        partition_epoch=before.partition_epoch,
-        leader_recovery_state=TO_REPLICATED,
-    )
-    if who == "follower":
-        (late,) = desk.take(desk.controller.alter_partitions(1, desk.epoch(1), [asked]))
-        assert late.error == ErrorCode.INVALID_UPDATE_VERSION
-    assert desk.partition().is_diskless
-    if who == "leader":
-        desk.taken_over()
-    desk.take(desk.controller.give_replicas())
-    assert len(desk.partition().replicas) > 1
-
-
-@pytest.mark.parametrize(
-    ("members", "code"),
-    [
-        (((1, -1),), ErrorCode.INVALID_REQUEST),
-        (((1, -1), (2, -1)), ErrorCode.INVALID_REQUEST),
-        (((1, -1), (2, -1), (3, 0)), ErrorCode.INELIGIBLE_REPLICA),
-        (((1, -1), (2, -1), (4, -1)), ErrorCode.INVALID_REQUEST),
-    ],
-)
-def test_all_of_its_replicas_have_to_be_complete(
-    members: tuple[tuple[int, int], ...], code: ErrorCode
-) -> None:
-    desk = returning()
-    before = desk.partition()
-    assert is_complete(desk, *members) == code
-    assert desk.partition() == before
-
-
-def test_a_leader_that_takes_over_gets_no_replicas_yet() -> None:
-    desk = returning()
-    desk.fence(2, 3)
-    desk.fence(1)
-    desk.beat(2)
-    desk.beat(1)
-    assert desk.take(desk.controller.give_replicas()) == 0
-    desk.taken_over()
-    assert desk.take(desk.controller.give_replicas()) == 0, "too few brokers for three replicas"
-    desk.beat(3)
-    assert desk.take(desk.controller.give_replicas()) == 1
-
-
-def test_a_lone_broker_gives_up_no_write_ahead_log() -> None:
-    desk = DisklessDesk(1)
-    desk.ask()
-    set_diskless(desk, "false")
-    assert desk.take(desk.controller.give_replicas()) == 0
-    members = ((1, desk.epoch(1)),)
-    assert is_complete(desk, *members) == ErrorCode.INVALID_REQUEST
-
-
-def test_brokers_of_an_earlier_release_are_waited_for() -> None:
-    desk = DisklessDesk(1, 2, 3)
-    desk.register(4, features=())
-    desk.ask(num_partitions=-1, assignments=((0, (1,)),))
-    set_diskless(desk, "false")
-    assert desk.take(desk.controller.give_replicas()) == 0
-    assert desk.reassign(1, 2).error == ErrorCode.INVALID_REPLICATION_FACTOR
-    remove(desk, 4)
-    assert desk.take(desk.controller.give_replicas()) == 1
-
-
-def test_a_topic_that_is_diskless_again_loses_its_other_replicas() -> None:
-    desk = returning()
-    set_diskless(desk, "true")
-    before = desk.partition()
-    assert is_complete(desk) == ErrorCode.INVALID_CONFIG
-    assert desk.take(desk.controller.give_replicas()) == 1
-    now = desk.partition()
-    assert (now.replicas, now.adding_replicas) == ((1,), ())
-    assert now.partition_epoch > before.partition_epoch
-
-
-def test_users_may_name_the_replicas() -> None:
-    desk = returning(1, 2, 3, 4)
-    assert not desk.reassign(4, 1).error
-    now = desk.partition()
-    assert (now.leader, now.replicas, now.adding_replicas) == (1, (1, 4), (4,))
-    assert not is_complete(desk)
-    assert (desk.partition().leader, desk.partition().replicas) == (1, (4, 1))
-
-
-def test_users_may_name_others_than_the_leader() -> None:
-    desk = returning(1, 2, 3, 4)
-    assert not desk.reassign(4, 2).error
-    now = desk.partition()
-    assert (now.leader, now.replicas, now.leader_recovery_state) == (4, (4, 2), RECOVERING)
-    assert is_complete(desk) == ErrorCode.INVALID_REQUEST
-    assert not desk.taken_over().error
-    assert desk.partition().replicas == (4, 2)
-    assert not is_complete(desk)
-    assert desk.partition().isr == (4, 2)
-
-
 # -- requests -------------------------------------------------------------------------------------
 
 
@@ -781,14 +595,11 @@ class Incarnations:
             self.last[partition] = now
             assert now.is_diskless
             assert len(set(now.wals)) == len(now.wals)
-            followers = now.replicas[1:]
-            assert now.adding_replicas == followers
-            assert active >= set(followers)
             if now.leader == NO_LEADER:
                 assert not active, f"broker {active} could lead partition {partition}"
                 assert now.isr == ()
             else:
-                assert now.replicas[:1] == now.isr == (now.leader,)
+                assert now.replicas == now.isr == (now.leader,)
                 assert now.leader in active
                 assert now.wals[-1] == desk.wal(now.leader)
                 self._leads(partition, before, now)
@@ -817,8 +628,7 @@ def take_a_step(desk: DisklessDesk, chance: random.Random) -> None:
     broker = chance.choice(sorted(brokers))
     what = chance.choice(
         ("beat", "beat", "beat", "kill", "kill all", "stop", "restart", "take over", "take over",
-         "take over", "move", "lose disk", "remove", "balance", "controller", "grow", "setting",
-         "give", "give")
+         "take over", "move", "lose disk", "remove", "balance", "controller", "grow")
     )  # fmt: skip
     match what:
         case "kill":
@@ -843,10 +653,6 @@ def take_a_step(desk: DisklessDesk, chance: random.Random) -> None:
                 desk.register(broker, log_dirs=directories(broker))
         case "balance":
             desk.take(desk.controller.balance_leaders())
-        case "setting":
-            set_diskless(desk, chance.choice(("true", "false")))
-        case "give":
-            desk.take(desk.controller.give_replicas())
         case "controller":
             desk.image = desk.replayed()
             desk.controller = desk.new_controller()

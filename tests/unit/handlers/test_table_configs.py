@@ -220,54 +220,21 @@ async def test_a_topic_ceases_to_be_a_table_if_its_rows_are_to_go(memory_path: P
 
 
 @in_loop
-async def test_a_topic_is_diskless_as_long_as_it_is_not_said_otherwise(memory_path: Path) -> None:
+async def test_a_topic_becomes_diskless_and_remains_it(memory_path: Path) -> None:
     async with in_process(memory_path, **TIERED) as broker:
         await broker.create("t", lake_diskless="true")
         await broker.create("replicated")
         assert not (await change(broker, TOPIC, "replicated", (DISKLESS, SET, "true"))).error_code
         assert log_of(broker, "replicated").config.lake_diskless
+        for topic in ("t", "replicated"):
+            answer = await change(broker, TOPIC, topic, (DISKLESS, SET, "false"))
+            assert answer.error_code == ErrorCode.INVALID_CONFIG
+            assert answer.error_message == f"{DISKLESS}=false: a diskless topic remains one"
         # A tool that declares topics does not name what it does not know.
         assert not (await replace(broker, "t", retention_ms="5000")).error_code
         assert log_of(broker, "t").config.lake_diskless
         assert not (await change(broker, TOPIC, "t", (DISKLESS, DELETE, None))).error_code
         assert log_of(broker, "t").config.lake_diskless
-        assert not (await change(broker, TOPIC, "t", (DISKLESS, SET, "false"))).error_code
-        assert not log_of(broker, "t").config.lake_diskless
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("cleanup.policy", "compact"),
-        ("remote.log.copy.disable", "true"),
-        ("remote.storage.enable", "false"),
-    ],
-)
-@in_loop
-async def test_a_topic_remains_the_same_table_until_its_partitions_are_replicated(
-    memory_path: Path, name: str, value: str
-) -> None:
-    """With one broker none gets a second replica."""
-    async with in_process(memory_path, **TIERED) as broker:
-        await broker.create("t", lake_diskless="true")
-        answer = await change(broker, TOPIC, "t", (DISKLESS, SET, "false"), (name, SET, value))
-        assert answer.error_code == ErrorCode.INVALID_CONFIG
-        assert not (await change(broker, TOPIC, "t", (DISKLESS, SET, "false"))).error_code
-        answer = await change(broker, TOPIC, "t", (name, SET, value))
-        assert answer.error_code == ErrorCode.INVALID_CONFIG
-        assert "t are diskless until they have all of their replicas again" in answer.error_message
-        assert not (await change(broker, TOPIC, "t", ("retention.ms", SET, "5000"))).error_code
-        assert not (await change(broker, TOPIC, "t", (DISKLESS, SET, "true"))).error_code
-
-
-@in_loop
-async def test_a_compacted_diskless_topic_remains_one(memory_path: Path) -> None:
-    async with in_process(memory_path, **TIERED) as broker:
-        table = {"cleanup_policy": "compact", "remote_storage_enable": "true"}
-        await broker.create("t", lake_diskless="true", **table)
-        answer = await change(broker, TOPIC, "t", (DISKLESS, SET, "false"))
-        assert answer.error_code == ErrorCode.INVALID_CONFIG
-        assert "a compacted diskless topic remains one" in answer.error_message
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,6 @@ from dataclasses import replace
 import pytest
 
 from broker.diskless.write_ahead_log import WriteAheadLog
-from broker.membership.requests import CompleteReplicas
-from broker.metadata.diskless_change import replicated as replicated_again
 from broker.metadata.diskless_change import switched
 from broker.metadata.events import RECOVERING, ConfigChanged, PartitionRegistration
 from broker.replica import diskless_switch
@@ -30,22 +28,20 @@ from tests.unit.replica.diskless_bench import (
     DisklessBench,
     FencedTier,
     bench,
-    led,
     own_entries,
     part,
     put,
 )
 from tests.unit.replica.followed_logs import content
-from tests.unit.replica.replica_bench import ID, ME, OTHER, changed, give, produce
+from tests.unit.replica.replica_bench import ID, ME, OTHER, changed, produce
 
 EPOCH = 3
 
 
 class SwitchBench(DisklessBench):
-    """A controller that is asked to switch partitions, and may not answer."""
+    """A controller that is asked to make partitions diskless, and may not answer."""
 
     asked: list[tuple[Mapping[PartitionId, int], int]]
-    asked_back: list[Mapping[PartitionId, CompleteReplicas]]
     trouble: KafkaError | None = None
     answer: asyncio.Event | None = None
 
@@ -57,11 +53,6 @@ class SwitchBench(DisklessBench):
             await self.answer.wait()
         if self.trouble is not None:
             raise self.trouble
-
-    async def switch_to_replicated(
-        self, complete: Mapping[PartitionId, CompleteReplicas], broker_epoch: int
-    ) -> None:
-        self.asked_back.append(dict(complete))
 
     @property
     def diskless(self) -> DisklessPartitions:
@@ -267,7 +258,7 @@ async def test_what_waits_for_the_controller_for_long_is_said(
         broker.answer = asyncio.Event()
         switch = asyncio.get_running_loop().create_task(broker.switch())
         await until(said)
-        assert "t-0, t-1 take no records: the controller has not switched" in said()[0]
+        assert "t-0, t-1 take no records: the controller has not made" in said()[0]
         broker.answer.set()
         await switch
 
@@ -398,157 +389,3 @@ async def test_a_follower_that_had_lost_its_records_takes_over_what_became_diskl
         await until(lambda: broker.recovered_epochs == [EPOCH + 2])
         assert broker.led().high_watermark == 2
         produce(broker.led())
-
-
-# -- replicated again ------------------------------------------------------------------------------
-
-
-def returning(**changes: object) -> PartitionRegistration:
-    """Diskless, led here, with a replica that is to have everything, too."""
-    registration = replace(
-        led(EPOCH, OWN, since=EPOCH), replicas=(ME, OTHER), adding_replicas=(OTHER,)
-    )
-    return replace(registration, **changes)  # type: ignore[arg-type]
-
-
-@asynccontextmanager
-async def returning_with(count: int) -> AsyncIterator[SwitchBench]:
-    """A diskless partition with so many records, all of them put, whose topic is to have replicas."""
-    async with bench(KnownTier(), SwitchBench) as broker:
-        assert isinstance(broker, SwitchBench)
-        broker.asked = []
-        broker.asked_back = []
-        await broker.create(returning())
-        await broker.commit(
-            ConfigChanged(
-                resource_type=TOPIC_RESOURCE, resource_name="t", name="lake.diskless", value="false"
-            )
-        )
-        partition = broker.led()
-        for _ in range(count):
-            produce(partition)
-        await until(lambda: partition.high_watermark == count)
-        yield broker
-
-
-def fetch(broker: SwitchBench, offset: int, *, epoch: int = 5, log_start: int = 0) -> None:
-    """The follower fetches: it has everything below this offset."""
-    broker.led().update_follower_fetch_state(
-        OTHER, fetch_offset=offset, log_start_offset=log_start, broker_epoch=epoch
-    )
-
-
-@in_loop
-async def test_followers_of_a_diskless_partition_hold_up_nobody() -> None:
-    async with returning_with(2) as broker:
-        partition = broker.led()
-        fetch(broker, 1)
-        produce(partition)
-        await until(lambda: partition.high_watermark == 3)
-        assert partition.leader.isr == {ME}
-        assert not partition.leader.is_under_min_isr
-        assert not partition.leader.is_under_replicated
-
-
-@in_loop
-async def test_a_leader_asks_once_its_followers_have_what_it_appends_to_no_more() -> None:
-    async with returning_with(2) as broker:
-        partition = broker.led()
-        fetch(broker, 2)
-        held = broker.store.hold(path=ANY)
-        produce(partition)
-        switch = asyncio.get_running_loop().create_task(broker.switch())
-        await until(held.reached.is_set)
-        await until(lambda: partition.is_switching)
-        fetch(broker, 3)
-        assert not broker.asked_back
-        held.goes_on.set()
-        await switch
-        assert broker.asked_back == [
-            {(ID, 0): (returning().partition_epoch, ((ME, -1), (OTHER, 5)))}
-        ]
-        with pytest.raises(KafkaError, match="it is becoming replicated"):
-            produce(partition)
-
-
-@pytest.mark.parametrize("what", ["lags", "log start", "has not fetched", "the setting"])
-@in_loop
-async def test_a_follower_that_lacks_something_is_waited_for(what: str) -> None:
-    async with returning_with(2) as broker:
-        match what:
-            case "lags":
-                fetch(broker, 1)
-            case "log start":
-                broker.led().log.advance_log_start_offset(1)
-                fetch(broker, 2)
-            case "the setting":
-                fetch(broker, 2)
-                broker.image.topics["t"].configs["lake.diskless"] = "true"
-        await broker.switch()
-        assert not broker.asked_back
-        produce(broker.led())
-
-
-@in_loop
-async def test_what_is_not_put_in_time_lets_the_leader_go_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(diskless_switch, "CATCH_UP_SECONDS", 0.05)
-    async with returning_with(1) as broker:
-        broker.store.refuse(path=ANY, times=ALWAYS)
-        produce(broker.led())
-        fetch(broker, 2)
-        await broker.switch()
-        assert not broker.asked_back
-        produce(broker.led())
-
-
-@in_loop
-async def test_a_leader_whose_followers_change_appends_again_and_asks_again_later() -> None:
-    """What it has asked for names the partition epoch, so that it is refused from now on."""
-    async with returning_with(1) as broker:
-        partition = broker.led()
-        fetch(broker, 1)
-        await broker.switch()
-        assert len(broker.asked_back) == 1
-        await broker.switch()
-        assert len(broker.asked_back) == 2
-        later = returning().partition_epoch + 1
-        await broker.commit(
-            changed(returning(replicas=(ME,), adding_replicas=(), partition_epoch=later))
-        )
-        produce(partition)
-        await until(lambda: partition.high_watermark == 2)
-        await broker.switch()
-        assert len(broker.asked_back) == 2
-
-
-@in_loop
-async def test_it_leads_on_with_its_log_when_it_is_replicated() -> None:
-    async with returning_with(2) as broker:
-        before = content(broker.led().log)
-        fetch(broker, 2)
-        await broker.switch()
-        await broker.commit(changed(replicated_again(returning())))
-        partition = broker.led()
-        assert not partition.is_diskless
-        assert (content(partition.log), partition.high_watermark) == (before, 2)
-        produce(partition)
-        assert (partition.leader.isr, partition.high_watermark) == (frozenset({ME, OTHER}), 2)
-        fetch(broker, 3)
-        assert partition.high_watermark == 3
-        # Nobody reads the write-ahead log any more.
-        assert broker.diskless.is_safe((ID, 0), 1)
-
-
-@in_loop
-async def test_a_follower_leads_with_what_it_has_fetched() -> None:
-    async with bench(KnownTier(), SwitchBench) as broker:
-        before = replace(returning(), replicas=(OTHER, ME), isr=(OTHER,), leader=OTHER)
-        await broker.create(before)
-        give(broker.followed(), 2, watermark=1)
-        now = replicated_again(before)
-        elected = replace(now, leader=ME, isr=(ME,), leader_epoch=now.leader_epoch + 1)
-        await broker.commit(changed(replace(elected, partition_epoch=now.partition_epoch + 1)))
-        assert not broker.led().leader.is_recovering
-        assert broker.led().high_watermark == 2
