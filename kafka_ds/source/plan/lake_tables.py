@@ -8,7 +8,7 @@ are kept and brought up to date, since a stream plans every second.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -60,13 +60,17 @@ class LakeTables:
         folder = self._store.local_path("")
         return folder is None or os.path.isdir(folder)
 
-    def topics(self, wanted: Collection[str] | None) -> dict[str, Topic]:
-        """The topics that have tables, as far as the tables know them."""
+    def names(self) -> Iterable[str]:
+        """The topics that have tables, deleted ones included; no table is opened."""
         from kafka_ds.topic.names import TOPICS
 
         assert self._store is not None
+        return self._store.folders(TOPICS)
+
+    def topics(self, wanted: Collection[str] | None) -> dict[str, Topic]:
+        """The topics that have tables, as far as the tables know them."""
         found: dict[str, Topic] = {}
-        for name in self._store.folders(TOPICS):
+        for name in self.names():
             if wanted is not None and name not in wanted:
                 continue
             snapshot = self._snapshot(name)

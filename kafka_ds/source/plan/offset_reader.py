@@ -11,12 +11,14 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
 from kafka_ds.client.cluster import OffsetAnswer, Topic
 from kafka_ds.client.samples import Samples
 from kafka_ds.errors import (
+    KafkaDsError,
     OptionError,
     TopicGone,
     UnsupportedByBroker,
@@ -95,9 +97,17 @@ class OffsetReader:
             option = "assign" if subscription.assigned else "subscribe"
             # Brokers may have them all the same: the address is wrong, or none of them is tiered.
             lacking = f"have no tables in {self.options.lake}" if self.offline else "do not exist"
-            near = suggestion(missing[0], self.brokers.retried(lambda: topics(None)))
+            near = self._near(missing) if self.options.fail_on_data_loss else ""
             self._missing(f"option '{option}' names topics that {lacking}: {missing}{near}")
         return found
+
+    def _near(self, missing: Collection[str]) -> str:
+        """What the error about missing topics ends with; a failure of this look-up must not hide that error."""
+        with suppress(KafkaDsError, KafkaError, OSError):
+            cluster = None if self.offline else self.brokers.cluster
+            names = set(self.tables().names() if cluster is None else cluster.topics(None))
+            return suggestion(next(iter(missing)), names.difference(missing))
+        return ""
 
     def _missing(self, problem: str) -> None:
         """A named topic or partition does not exist: with ``failOnDataLoss`` = false its rows count as lost."""

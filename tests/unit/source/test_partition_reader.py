@@ -86,6 +86,15 @@ def test_every_row_is_there_once_with_its_columns(lake: SourceLake) -> None:
     assert found[5]["timestampType"] == 0
 
 
+def test_a_topic_that_may_be_meant_is_looked_for_among_folders(lake: SourceLake) -> None:
+    other = Path(lake.uri, "topics", "other", "_delta_log")
+    other.mkdir(parents=True)
+    (other / "00000000000000000000.json").write_text("no table")
+    given = {"kafka.bootstrap.servers": "nobody:1", "lake": lake.uri, "tiers": "remote"}
+    with pytest.raises(OptionError, match=r"have no tables in .*: did you mean other\?"):
+        OffsetReader(parse_options({**given, "subscribe": "othe"})).topics()
+
+
 def test_a_lake_behind_fsspec_is_read_by_plan_and_tasks(lake: SourceLake) -> None:
     filled(lake)
     folder, lake.uri = lake.uri, f"local://{lake.uri}"

@@ -321,6 +321,32 @@ def test_a_topic_that_was_named_and_is_made_anew_is_lost(topics: TopicBounds, li
         pin(parse_options(given), Predicate())
 
 
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_topic_that_may_be_meant_is_looked_for_only_for_an_error(
+    topics: TopicBounds, fail: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics.make("t-a")
+    asked: list[object] = []
+    plain = Cluster.topics
+
+    def noted(cluster: Cluster, names: Any) -> Any:
+        asked.append(names)
+        return plain(cluster, names)
+
+    monkeypatch.setattr(Cluster, "topics", noted)
+    where = {"kafka.bootstrap.servers": f"127.0.0.1:{topics.broker.port}", "tiers": "local"}
+    reader = OffsetReader(parse_options({**where, "subscribe": "t-aa", "failOnDataLoss": fail}))
+    try:
+        if fail == "true":
+            with pytest.raises(OptionError, match="did you mean t-a"):
+                reader.topics()
+        else:
+            assert reader.topics() == {}
+    finally:
+        reader.close()
+    assert asked == [{"t-aa"}, None][: 2 if fail == "true" else 1]
+
+
 def test_brokers_that_know_no_ids_are_asked_again(topics: TopicBounds) -> None:
     """Nothing tells then that it is another topic."""
     made_anew_while_looked_at(topics, lists=1).topic_id = NO_UUID
