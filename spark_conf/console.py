@@ -19,7 +19,7 @@ from kafka_ds.errors import ClientError, OptionError
 from spark_conf.jars import JarsUnavailable
 from spark_conf.java import JavaUnusable
 from spark_conf.reasons import reason
-from spark_conf.session import session
+from spark_conf.session import NO_TRACEBACK, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,7 +80,9 @@ def main() -> int:
     asked = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     try:
-        spark = session("kafka-ds console", master=asked.master, lake=asked.lake)
+        spark = session(
+            "kafka-ds console", master=asked.master, lake=asked.lake, settings=NO_TRACEBACK
+        )
         views = topic_views(spark, asked.brokers)
     except (
         JarsUnavailable,

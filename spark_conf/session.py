@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from kafka_ds.delta.store.store import AZURE_SCHEMES, GCS_SCHEMES
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger(__name__)
 DEFAULTS = Path(__file__).parent / "spark-defaults.conf"
+# For sessions whose Python functions are all ours: an error is its message. A user's function needs file and line.
+NO_TRACEBACK: Final = {"spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true"}
 LOGGING = Path(__file__).resolve().parent / "log4j2.properties"
 
 

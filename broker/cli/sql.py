@@ -119,7 +119,7 @@ def _run_spark(target: ClusterTarget, statement: str | None, lake: str | None) -
     from spark_conf.console import run, topic_views
     from spark_conf.jars import JarsUnavailable
     from spark_conf.java import JavaUnusable, java_home
-    from spark_conf.session import session
+    from spark_conf.session import NO_TRACEBACK, session
 
     known = target.resolved()
     with target.cluster():
@@ -127,7 +127,9 @@ def _run_spark(target: ClusterTarget, statement: str | None, lake: str | None) -
     try:
         java_home()
         note("starting Spark")
-        spark = session("kafka-ds sql", master="local[*]", lake=lake or known.lake)
+        spark = session(
+            "kafka-ds sql", master="local[*]", lake=lake or known.lake, settings=NO_TRACEBACK
+        )
     except (JarsUnavailable, JavaUnusable) as problem:
         raise CommandError(str(problem)) from None
     try:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from kafka_ds.errors import OptionError
 from spark_conf import jars, s3a
 from spark_conf.pipelines.background_syncs import BackgroundSyncs, background_syncs
-from spark_conf.session import session
+from spark_conf.session import NO_TRACEBACK, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,7 +112,7 @@ def spark_session(master: str, lake: str) -> SparkSession:
             "kafka-ds pipelines",
             master=master,
             extra_jars=",".join([*avro_jars(), *more_jars]),
-            settings=s3a.settings(os.environ) if on_s3 else {},
+            settings={**NO_TRACEBACK, **(s3a.settings(os.environ) if on_s3 else {})},
         )
     from pyspark.sql import SparkSession
 

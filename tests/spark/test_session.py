@@ -12,7 +12,7 @@ import kafka_ds
 from kafka_ds.source.datasource import REDACTED_OPTIONS, REDACTION_SETTING, KafkaDataSource
 from kafka_ds.source.report import LOGGING_SETTING
 from kafka_ds.topic.names import REMOTE_LOG_METADATA
-from spark_conf.session import defaults
+from spark_conf.session import NO_TRACEBACK, defaults
 from spark_conf.system_views import system_views
 from tests.processes import BrokerProcess, wait_until
 from tests.spark.topics import Topic
@@ -20,7 +20,8 @@ from tests.spark.topics import Topic
 
 def test_the_defaults_are_spark_settings() -> None:
     assert defaults()["spark.sql.python.filterPushdown.enabled"] == "true"
-    assert defaults()["spark.sql.execution.pyspark.udf.hideTraceback.enabled"] == "true"
+    # A user's Python function that fails says where.
+    assert not NO_TRACEBACK.keys() & defaults().keys()
     assert all(name.startswith("spark.") for name in defaults())
 
 
