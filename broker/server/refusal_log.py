@@ -12,7 +12,7 @@ from kafka_ds.process.amounts import counted
 log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 60.0
-# Addresses and reasons that are remembered; with more all are forgotten.
+# Addresses and reasons that are remembered; with more the oldest is forgotten.
 REASONS_MAX: Final = 1_000
 
 
@@ -33,8 +33,16 @@ class RefusalLog:
         if now - logged_at < INTERVAL_S:
             self._logged[key] = logged_at, more + 1
             return
-        if key not in self._logged and len(self._logged) >= REASONS_MAX:
-            self._logged.clear()
+        # In the order of the times they were logged.
+        self._logged.pop(key, None)
+        if len(self._logged) >= REASONS_MAX:
+            self._forget_oldest()
         self._logged[key] = now, 0
         before = f" (and {counted(more, 'connection')} of this address before)" if more else ""
         log.info("closing %s: %s%s", peer, why, before)
+
+    def _forget_oldest(self) -> None:
+        host, why = oldest = next(iter(self._logged))
+        _, more = self._logged.pop(oldest)
+        if more:
+            log.info("closed %s of %s: %s", counted(more, "more connection"), host, why)

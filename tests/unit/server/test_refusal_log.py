@@ -30,4 +30,23 @@ def test_what_is_remembered_is_bounded() -> None:
     refusals = RefusalLog(lambda: 0.0)
     for number in range(REASONS_MAX + 1):
         refusals.closing("h", "h:1", str(number))
-    assert len(refusals) == 1
+    assert len(refusals) == REASONS_MAX
+
+
+def test_what_is_forgotten_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    now = 0.0
+    refusals = RefusalLog(lambda: now)
+    for number in range(REASONS_MAX):
+        refusals.closing("h", "h:1", str(number))
+    now = INTERVAL_S
+    # The first pair is logged again: the second one is now the oldest.
+    for why in ("0", "1", "1", "1"):
+        refusals.closing("h", "h:1", why)
+    for number in range(2, REASONS_MAX):
+        refusals.closing("h", "h:1", str(number))
+    refusals.closing("h", "h:1", "a")
+    refusals.closing("h", "h:1", "b")
+    assert [each for each in caplog.messages if "closed" in each] == [
+        "closed 2 more connections of h: 1"
+    ]
