@@ -585,8 +585,10 @@ def _not_of_a_topic(name: str) -> ConfigError:
     error = unknown_topic_setting(name)
     of_topic = broker_synonyms(LogConfig).get(name)
     if of_topic is not None:
+        _, factor, meant = of_topic
+        unit = "" if factor == 1 else " (in ms)"
         return ConfigError(
-            f"{name} is not a setting of a topic: it is a broker's: a topic's is {of_topic[2]}"
+            f"{name} is not a setting of a topic: it is a broker setting; the topic setting is {meant}{unit}"
         )
     of_broker = broker_settings().get(name)
     if of_broker is None:

@@ -308,7 +308,8 @@ def test_a_topic_may_differ_from_its_broker() -> None:
         ("lake.max.lag.ms", "1", "it is a broker's, put it in server.properties or --override"),
         ("lake.max.lagg.ms", "1", "did you mean the broker's lake.max.lag.ms?"),
         ("max.connections", "1", "it is a broker's: kafka-configs --entity-type brokers"),
-        ("log.retention.ms", "1", "it is a broker's: a topic's is retention.ms"),
+        ("log.retention.ms", "1", "it is a broker setting; the topic setting is retention.ms"),
+        ("log.roll.hours", "168", "the topic setting is segment.ms (in ms)"),
         ("local.retention.bytes", "-1000", "is below the minimum, -2"),
     ],
 )
