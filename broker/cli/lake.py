@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from string import Template
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.cli.options import CommandError
+from broker.cli.options import CommandError, no_such_topic
 from kafka_ds.duckdb_macros import JSON_OF_BYTES, SPARK_FUNCTIONS
 from kafka_ds.process.amounts import counted
 from kafka_ds.process.settings import suggestion
@@ -51,8 +51,16 @@ _LISTING: Final = ("show", "information_schema", "duckdb_tables", "duckdb_views"
 class Lake:
     """The tables of a lake."""
 
-    def __init__(self, uri: str, fsspec: str = "") -> None:
-        """`fsspec`: options of the file system, as JSON. Raises CommandError."""
+    def __init__(
+        self,
+        uri: str,
+        fsspec: str = "",
+        broker_topics: Callable[[], Collection[str] | None] = lambda: None,
+    ) -> None:
+        """`fsspec`: options of the file system, as JSON; `broker_topics`: None where it cannot be known.
+
+        Raises CommandError.
+        """
         from kafka_ds.delta.store.fsspec_store import FsspecStore
         from kafka_ds.delta.store.store import UnsupportedStore
         from kafka_ds.delta.store.uri import open_for_reading
@@ -68,6 +76,7 @@ class Lake:
             raise CommandError(
                 f"{self.uri} contains no tables of a cluster: is it the brokers' lake.uri?"
             )
+        self.broker_topics = broker_topics
         self._opened: dict[str, DeltaTable] = {}
         self._fsspec = self._store if isinstance(self._store, FsspecStore) else None
 
@@ -88,8 +97,11 @@ class Lake:
         from kafka_ds.topic.names import topic_table
 
         if name not in (topics := self.topics()):
-            near = suggestion(name, topics) or f" ({_NEW_TOPIC})"
-            raise CommandError(f"topic {name} has no table in {self.uri}{near}")
+            known = self.broker_topics()
+            if known is not None and name not in known:
+                raise no_such_topic(name, {*known, *topics})
+            near = "" if known is not None else suggestion(name, topics)
+            raise CommandError(f"topic {name} has no table in {self.uri}{near} ({_NEW_TOPIC})")
         return self.table(topic_table(name))
 
     def table(self, path: str) -> DeltaTable:
@@ -171,8 +183,8 @@ class Lake:
         return snapshot
 
 
-def _why_unknown(name: str, topics: Iterable[str]) -> str:
-    """The error for an unknown table; DuckDB would suggest its own ones."""
+def _why_unknown(name: str, topics: Iterable[str], known: Collection[str] | None) -> str:
+    """The error for an unknown table; DuckDB would suggest its own ones. `known`: the brokers' topics."""
     from kafka_ds.topic.names import ERRORS
     from spark_conf.system_views import questions
 
@@ -184,8 +196,11 @@ def _why_unknown(name: str, topics: Iterable[str]) -> str:
         return f"there is no table {name}: a typed table gets it with the first record that does not fit"
     if name.startswith("typed."):
         return f"there is no table {name}: `kafka-ds pipelines run` creates typed tables"
-    near = suggestion(name, {*topics, *questions()})
-    return f"there is no topic or view {name}{near or f': SHOW TABLES lists them ({_NEW_TOPIC})'}"
+    new = "" if known is not None else f" ({_NEW_TOPIC})"
+    if known is not None and name in known:
+        return f"there is no table of topic {name} ({_NEW_TOPIC})"
+    near = suggestion(name, {*topics, *questions(), *(known or ())})
+    return f"there is no topic or view {name}{near or ': SHOW TABLES lists them'}{new}"
 
 
 def _rows(table: DeltaTable) -> Any:
@@ -388,16 +403,18 @@ class LakeQueries:
         message = str(problem).partition("\n\nLINE ")[0]
         unknown = _UNKNOWN_TABLE.match(message)
         if unknown is not None:
-            return CommandError(_why_unknown(unknown[1], self._lake.topics()))
+            known = self._lake.broker_topics()
+            return CommandError(_why_unknown(unknown[1], self._lake.topics(), known))
         if "BLOB" in message and message.startswith("Binder Error"):
             message += f" ({_BYTES_NOTE})"
         if "Malformed JSON" in message:
             message += " (try(...) around the expression makes null of what is no JSON)"
         if _BARE_OFFSET.search(self._text) and message.startswith("Parser Error"):
             message += ' (OFFSET is a keyword: write "offset" in double quotes)'
-        near = _NEAR.search(message)
-        topics = self._lake.topics()
-        if near is not None and (near[1] in topics or self._is_table_named(near[1])):
-            message += f' ({near[1]} is a keyword: write "{near[1]}" in double quotes)'
-            message += "" if near[1] in topics else suggestion(near[1], topics)
+        if near := _NEAR.search(message):
+            word, topics = near[1], self._lake.topics()
+            meant = suggestion(word, topics) if self._is_table_named(word) else ""
+            if word in topics or meant:
+                message += f' ({word} is a keyword: write "{word}" in double quotes)'
+                message += "" if word in topics else meant
         return CommandError(message)

@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -147,6 +147,19 @@ class ClusterTarget:
         with self.admin() as admin:
             return self.lake_of(admin)
 
+    def broker_topics(self, given: str | None) -> Collection[str] | None:
+        """The topics of the brokers whose lake is read; None if a lake was given, or they do not answer."""
+        from kafka_ds.errors import KafkaDsError
+        from kafka_ds.protocol.errors import KafkaError
+
+        try:
+            if not (given or self.resolved().lake):
+                with self.admin() as admin:
+                    return admin.describe_topics().keys()
+        except (CommandError, KafkaDsError, KafkaError):
+            pass
+        return None
+
     def lake_of(self, admin: Admin) -> str:
         """The given lake, or the brokers' lake.uri. Raises CommandError."""
         from kafka_ds.protocol.errors import KafkaError
@@ -217,9 +230,11 @@ def plain(problem: object) -> str:
     text = str(problem)
     if protocol := _PROTOCOL.search(text):
         cause = protocol[1].strip()
-        text = f"{cause} {_PROTOCOL.sub('', text).removeprefix(f'{_NO_BROKER}: ')}"
+        stop = "" if cause.endswith("?") else "."
+        text = f"{cause}{stop} {_PROTOCOL.sub('', text).removeprefix(f'{_NO_BROKER}: ')}"
     if _FORBIDDEN.search(text) and "lake.read.only" not in text:
-        text += " (an ACL is missing: the broker's log has the operation, kafka-acls adds one)"
+        text += ": an ACL is missing (the broker's log has the operation, kafka-acls adds one)"
+        text += ", or the broker is a read replica"
     text = text.replace(
         _NO_BROKER,
         "no broker answers (start one with `kafka-ds broker`, or name one with --bootstrap-server)",

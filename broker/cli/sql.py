@@ -90,7 +90,7 @@ def sql(
         _run_spark(target, statement, lake)
         return
     where = target.lake_uri(lake)
-    opened = Lake(where, fsspec_options(options))
+    opened = Lake(where, fsspec_options(options), lambda: target.broker_topics(lake))
     show = _show_json if as_json else _show_csv if as_csv else _show_table
     with closing(LakeQueries(opened)) as queries:
         if statement is None and sys.stdin.isatty():

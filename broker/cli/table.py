@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from broker.cli.lake import Lake
-from broker.cli.options import ClusterTarget, cluster_options, json_option, topic_of
+from broker.cli.options import ClusterTarget, cluster_options, json_option
 from broker.cli.output import OutputRow, bytes_text, note, print_facts, print_json, print_rows
 
 
@@ -47,10 +47,7 @@ def show(
       kafka-ds table show orders --lake data/lake --history 3 --files --json
     """
     where = target.lake_uri(lake)
-    opened = Lake(where)
-    if not (lake or target.resolved().lake) and topic not in opened.topics():
-        with target.admin() as admin:
-            topic_of(admin, topic)  # The brokers know whether it exists.
+    opened = Lake(where, broker_topics=lambda: target.broker_topics(lake))
     found = opened.topic(topic)
     files = _files(found)
     schema = [{"column": f.name, "type": _type_name(f.type)} for f in found.schema().fields]

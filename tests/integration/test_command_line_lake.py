@@ -166,9 +166,16 @@ def test_a_topic_that_has_no_table_is_told_apart_from_none(
     told = kafka_ds.run("table", "show", "order").complaint
     assert told == "there is no topic order: did you mean orders?"
     told = alone.run("table", "show", "order", "--lake", str(broker.lake)).complaint
-    assert told == f"topic order has no table in {broker.lake}: did you mean orders?"
+    assert told.startswith(
+        f"topic order has no table in {broker.lake}: did you mean orders? (a new"
+    )
     told = alone.run("table", "show", "zebra", "--lake", str(broker.lake)).complaint
     assert told.endswith("a new topic has a table once records are copied: see lake.max.lag.ms)")
+    kafka_ds.ok("topic", "create", "orders3")
+    told = kafka_ds.run("table", "show", "orders3").complaint
+    assert told.startswith(f"topic orders3 has no table in {broker.lake} (a new topic has")
+    told = kafka_ds.run("sql", "SELECT * FROM orders3").complaint
+    assert told.startswith("there is no table of topic orders3 (a new topic has")
 
 
 def test_a_folder_without_a_cluster_is_told(alone: CommandLine, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -75,6 +76,43 @@ def test_bytes_that_duckdb_escapes_are_told(queries: LakeQueries, asked: str) ->
 def test_a_function_that_takes_no_bytes_is_told(queries: LakeQueries) -> None:
     with pytest.raises(CommandError, match=r"decode\(value\) is the text"):
         queries.rows("SELECT * FROM orders WHERE value LIKE '%3%'")
+
+
+@pytest.mark.parametrize(
+    ("known", "told"),
+    [
+        (None, ": did you mean orders? (a new topic has a table once records are copied: see lake.max.lag.ms)"),
+        (["order", "orders"], " (a new topic has a table once records are copied: see lake.max.lag.ms)"),
+        (["orders"], ": did you mean orders?"),
+    ],
+)  # fmt: skip
+def test_a_topic_without_a_table_is_new_or_mistyped(
+    queries: LakeQueries, tmp_path: Path, known: list[str] | None, told: str
+) -> None:
+    lake = Lake(str(tmp_path), broker_topics=lambda: known)
+    with pytest.raises(CommandError) as caught:
+        lake.topic("order")
+    assert str(caught.value).endswith(told)
+    with closing(LakeQueries(lake)) as asking, pytest.raises(CommandError) as caught:
+        asking.rows('SELECT * FROM "order"')
+    assert str(caught.value).endswith(told)
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_hinted"),
+    [
+        ("SELECT * FROM order", True),
+        ("SELECT * FROM where offset > 3", False),
+        ("SELECT * FROM where partition > 3", False),
+    ],
+)
+def test_a_keyword_is_named_where_a_topic_may_be_meant(
+    queries: LakeQueries, asked: str, is_hinted: bool
+) -> None:
+    with pytest.raises(CommandError) as caught:
+        queries.rows(asked)
+    word = asked.split()[3]
+    assert (f"{word} is a keyword: write" in str(caught.value)) == is_hinted
 
 
 def test_dead_letters_of_all_their_topics_are_one_view(tmp_path: Path) -> None:

@@ -21,9 +21,14 @@ PROTOCOL = "(option 'kafka.security.protocol' is PLAINTEXT: is it this listener'
             "security.protocol is PLAINTEXT: is it this listener's? broker a:1 disconnected: it closed the connection",
         ),
         (
+            f"{NONE}disconnected {PROTOCOL[:-1]} Or a certificate? 'kafka.ssl.keystore.location' is not given)",
+            "security.protocol is PLAINTEXT: is it this listener's? Or a certificate? ssl.keystore.location is not "
+            "given. broker a:1 disconnected",
+        ),
+        (
             "TOPIC_AUTHORIZATION_FAILED: topic payments",
-            "TOPIC_AUTHORIZATION_FAILED: topic payments (an ACL is missing: the broker's log has the operation, "
-            "kafka-acls adds one)",
+            "TOPIC_AUTHORIZATION_FAILED: topic payments: an ACL is missing (the broker's log has the operation, "
+            "kafka-acls adds one), or the broker is a read replica",
         ),
         (
             "CLUSTER_AUTHORIZATION_FAILED: this broker is read-only (lake.read.only=true)",
