@@ -56,8 +56,15 @@ def javac(folder: Path) -> list[str]:
 
 
 def compiled_once(folder: Path, sources: Sequence[Path], commands: Sequence[Sequence[str]]) -> Path:
-    """The folder that the commands compile the sources to; what is there of these very sources is used again."""
-    stamp, text = folder / "sources", "".join(each.read_text() for each in sources)
+    """The folder that the commands compile the sources to; what is there of the very same is used again.
+
+    A set of jars keeps its folder when its versions change: their names count, too.
+    """
+    parts = [part for words in commands for word in words for part in word.split(":")]
+    folders = {Path(part).parent for part in parts if part.endswith("/*")}
+    jar_names = sorted(jar.name for each in folders for jar in each.glob("*.jar"))
+    stamp = folder / "sources"
+    text = "\n".join((*(each.read_text() for each in sources), *parts, *jar_names))
     if stamp.exists() and stamp.read_text() == text:
         return folder
     folder.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ from tests.clients.suites import results
 from tests.clients.suites.__main__ import main
 from tests.clients.suites.allowances import Suite, suites
 from tests.clients.suites.building import CannotBuild
+from tests.clients.suites.junit import compiled_once
 from tests.clients.suites.outcomes import Outcome, each_of
 from tests.clients.suites.page import PAGE, page
 from tests.clients.suites.results import Results, read
@@ -57,6 +58,22 @@ def test_what_fails_is_tried_once_more_and_that_is_told() -> None:
 )
 def test_pytest_says_what_became_of_a_test(last: str, state: str) -> None:
     assert state_of_pytest(f"..\n{last}\n") == state
+
+
+def test_what_was_compiled_against_other_jars_is_compiled_again(tmp_path: Path) -> None:
+    source, lib, counted = tmp_path / "A.java", tmp_path / "lib", tmp_path / "counted"
+    source.write_text("class A {}")
+    lib.mkdir()
+
+    def times(*more: str) -> int:
+        words = ["sh", "-c", f"echo >> {counted}", *more, f"{lib}/*:other.jar"]
+        compiled_once(tmp_path / "out", [source], [words])
+        return counted.read_text().count("\n")
+
+    (lib / "kafka-1.jar").touch()
+    assert [times(), times(), times("-nowarn"), times("-nowarn")] == [1, 1, 2, 2]
+    (lib / "kafka-1.jar").rename(lib / "kafka-2.jar")
+    assert [times("-nowarn"), times("-nowarn")] == [3, 3]
 
 
 def _class_of(test: str) -> str:
