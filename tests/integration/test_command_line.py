@@ -531,13 +531,13 @@ def test_a_partition_without_a_leader_is_told(tmp_path: Path, command: str) -> N
 def test_what_pipelines_cannot_do_is_told_before_spark_starts(
     kafka_ds: CommandLine, tmp_path: Path
 ) -> None:
-    kafka_ds.ok("topic", "create", "untyped")
+    kafka_ds.ok("topic", "create", "flights")
     empty = tmp_path / "lak"
     empty.mkdir()
     for words, told in (
         (("run", "--once", "--lake", str(empty)), f"{empty} contains no tables of a cluster"),
-        (("replay", "untype"), "there is no topic untype: did you mean untyped?"),
-        (("replay", "untyped"), "topic untyped has no typed table: kafka-ds topic alter untyped"),
+        (("replay", "flihgts"), "there is no topic flihgts: did you mean flights?"),
+        (("replay", "flights"), "topic flights has no typed table: kafka-ds topic alter flights"),
     ):
         done = kafka_ds.run("pipelines", *words)
         assert told in done.complaint
