@@ -40,7 +40,15 @@ from tests.sim.world import Host
 
 DISKLESS_TOPICS = (TOPIC, RESULTS, FLEETING)
 # What happens to a leader whose partitions become diskless, at the moment that matters.
-STRIKES = ("lost_logs", "lost_logs", "lost_logs_and_back", "power", "pause", "isolate")
+STRIKES = (
+    "lost_logs",
+    "lost_logs",
+    "lost_logs_and_back",
+    "power",
+    "pause",
+    "isolate",
+    "late_metadata",
+)
 # How often a run cleans up write-ahead logs.
 CLEAN_UP_SECONDS = 0.7
 

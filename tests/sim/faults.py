@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
-from broker.metadata.events import PartitionRegistration
+from broker.controller.metadata_driver import MetadataDriver
+from broker.metadata.events import Event, PartitionRegistration
 from tests.sim.world import Host, World
 
 # How long after there is room again a directory may go offline, because its broker had reported that it is full.
@@ -19,6 +20,11 @@ RESTART_SECONDS_MAX = 15.0
 PAUSE_SECONDS = (2.0, 20.0)
 CUT_SECONDS_MAX = 15.0
 CLOCK_JUMP_MS_MAX = 3_600_000
+# How long a broker hears nothing of the metadata, how often it asks meanwhile, and how long it then rests after each
+# commit of those that it has missed; 0: all come at once.
+LATE_SECONDS = (0.5, 12.0)
+LATE_POLL_SECONDS = 0.1
+LATE_REST_SECONDS = (0.0, 0.0, 0.1, 0.4)
 MIN_ISR = "min.insync.replicas"
 
 
@@ -51,6 +57,7 @@ ALL = (
     "blackout",
     "slow_for_clients",
     "log_dir_fails",
+    "late_metadata",
 )
 # After a blackout, until all its hosts are registered again, only these faults happen.
 HARMLESS = ("lake_away", "lake_fails", "lake_loses_answers", "clock_jump", "slow_for_clients")
@@ -319,6 +326,22 @@ class Faults:
         seconds *= self.plan.scale
         return f"{host.name} is paused for {seconds:.1f} s"
 
+    def _late_metadata(self, host: Host) -> str | None:
+        """A broker works on and hears of no commit for a while, or applies each one late that it knows of."""
+        node = host.node
+        if not host.is_up or node is None or LateMetadata.is_late(node.metadata_driver):
+            return None
+        rest = self._random.choice(LATE_REST_SECONDS)
+        is_known = self._random.random() < 0.3
+        late = LateMetadata(node.metadata_driver, rest)
+        late.apply_slowly() if is_known else late.hold()
+        seconds = self._random.uniform(*LATE_SECONDS)
+        # Those that were missed come one by one after that.
+        self._later(seconds, late.release)
+        self._later(2 * seconds, late.end)
+        how = "applies commits late" if is_known else "hears of no commits"
+        return f"{host.name} {how} for {seconds * self.plan.scale:.1f} s, then every {rest} s"
+
     # -- ways --------------------------------------------------------------------------------------
 
     def _other(self, host: Host) -> Host | None:
@@ -429,6 +452,73 @@ class Faults:
 
         self._later(self._random.random() * 10, undo)
         return f"{host.name} loses answers of the lake"
+
+
+class LateMetadata:
+    """Between a broker's driver and whoever tells it of commits. What the broker decides itself it knows at once."""
+
+    def __init__(self, driver: MetadataDriver, rest_seconds: float) -> None:
+        self._driver = driver
+        self._rest_seconds = rest_seconds
+        self._is_held = False
+
+    @staticmethod
+    def is_late(driver: MetadataDriver) -> bool:
+        """Whether something stands before it already."""
+        return not {"follow", "_publish_late"}.isdisjoint(vars(driver))
+
+    def hold(self) -> None:
+        """Let it hear nothing, neither of controllers nor from the table, until it is released."""
+        self._is_held = True
+        follow, follow_instead = self._driver.follow, self._driver.follow_instead
+        catch_up = self._driver.catch_up
+
+        async def late(
+            entries: Sequence[tuple[int, Sequence[Event]]], tell: Callable[..., Any] = follow
+        ) -> None:
+            if self._is_held:
+                await asyncio.sleep(LATE_POLL_SECONDS)
+            elif self._rest_seconds:
+                unknown = [each for each in entries if each[0] > self._driver.image.version]
+                await tell(unknown[:1])
+                await asyncio.sleep(self._rest_seconds)
+            else:
+                await tell(entries)
+
+        async def late_from_table() -> None:
+            if not self._is_held:
+                await catch_up()
+
+        vars(self._driver).update(
+            follow=late,
+            follow_instead=lambda entries: late(entries, follow_instead),
+            catch_up=late_from_table,
+        )
+
+    def apply_slowly(self) -> None:
+        """Let its parts hear of each commit a moment after it is in the image."""
+        publish, seconds = self._driver._publish, self._rest_seconds or LATE_POLL_SECONDS
+        if publish is None:
+            return
+
+        async def late(events: Sequence[Event]) -> None:
+            await asyncio.sleep(seconds)
+            await publish(events)
+
+        vars(self._driver).update(_publish=late, _publish_late=publish)
+
+    def release(self) -> None:
+        """Let it hear of what it has missed."""
+        self._is_held = False
+
+    def end(self) -> None:
+        """Let it hear of everything at once, as ever."""
+        self._is_held = False
+        held = vars(self._driver)
+        for name in ("follow", "follow_instead", "catch_up"):
+            held.pop(name, None)
+        if "_publish_late" in held:
+            held["_publish"] = held.pop("_publish_late")
 
 
 def _has_failed_log_dirs(host: Host) -> bool:

@@ -158,7 +158,10 @@ def coordinators(seed: int) -> Scenario:
 
 def zombies(seed: int) -> Scenario:
     """Leaders and controllers that are paused or cut off for a while and do not know it."""
-    kinds = ("isolate", "isolate", "pause", "pause", "kill", "cut", "crash_and_back")
+    kinds = (
+        *("isolate", "isolate", "pause", "pause", "kill", "cut", "crash_and_back"),
+        "late_metadata",
+    )
     plan = Plan(kinds=kinds, every_seconds=0.5, scale=BRISK_SCALE)
     return Scenario(seed, Shape(transactional=0, seconds=15), plan, BRISK)
 
@@ -183,6 +186,7 @@ TIER = (
     "lost_disk",
     "pause",
     "isolate",
+    "late_metadata",
     "lake_away",
     "lake_fails",
     "lake_loses_answers",
@@ -197,6 +201,7 @@ RECKLESS = (
     "worker_sleeps",
     "worker_sleeps",
     "crash_point",
+    "late_metadata",
     "lake_away",
 )
 # Retention: everything (with it the checkers see most), by time, or by size.
@@ -259,6 +264,7 @@ SWITCHES = (
     "pause",
     "isolate",
     "crash_and_back",
+    "late_metadata",
     "lake_away",
 )
 
@@ -314,6 +320,8 @@ DISKLESS = (
     "pause",
     "isolate",
     "isolate",
+    "late_metadata",
+    "late_metadata",
     "cut",
     "slow_disk",
     "late_puts",
