@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from urllib.parse import unquote
 
@@ -81,7 +81,7 @@ class PartitionIntent:
     end_offset: int = -1
     """The range that is added, both inclusive; -1: none."""
     leader_log_start: int = 0
-    """The log start of the leader that adds the range: the table may not have it yet."""
+    """The log start of the leader that adds the range: the table gets it if it lacks it, and the range leaves a gap."""
     undecodable_to: int = -1
     """The last offset of the range's batches that cannot be decoded; -1 where all can."""
     log_start_offset: int = -1
@@ -307,6 +307,8 @@ class TopicChange:
             if part.has_range and number >= part.start_offset:
                 why = f"offsets up to {number} are there"
                 self._reject(RangeTaken, part, version, why)
+        elif 0 <= part.log_start_offset <= number and part.has_range:
+            self._left[part.partition] = replace(part, log_start_offset=-1)
         elif 0 <= part.log_start_offset <= number:
             self._reject(LogStartIncremented, part, version, f"the log starts at {number}")
 
@@ -316,10 +318,13 @@ class TopicChange:
             return
         end = view.highest_offset_in_remote_storage(part.partition)
         next_offset = 0 if end is None else end + 1
-        begins = max(next_offset, view.log_start(part.partition) or 0, part.leader_log_start)
-        if part.start_offset > begins:
+        begins = max(next_offset, view.log_start(part.partition) or 0)
+        if part.start_offset > max(begins, part.leader_log_start):
             why = f"the table ends at {next_offset - 1}, the range begins at {part.start_offset}"
             self._reject(RangeGap, part, -1, why)
+        elif part.start_offset > begins:
+            # What the leader's log start leaves out is never there. The next leader may not have that log start.
+            self._left[part.partition] = replace(part, log_start_offset=part.start_offset)
 
     def _reject(self, kind: type[Conflict], part: PartitionIntent, version: int, why: str) -> None:
         text = f"partition {part.partition}: {why}"

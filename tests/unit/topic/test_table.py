@@ -106,6 +106,18 @@ def test_a_range_may_begin_where_the_log_does(table):
     assert table.snapshot.highest_offset_in_remote_storage(0) == 49
 
 
+def test_a_gap_below_a_log_start_and_that_log_start_are_one_commit(store, table):
+    """Else the next leader, who may not have the log start, would offer what is nowhere."""
+    commit(table, copy_of(table, 0, 0, 2), copy_of(table, 1, 0, 2))
+    other = table_of(store)
+    further = PartitionIntent(partition=1, leader_epoch=0, log_start_offset=7)
+    store.race(lambda: commit(other, further))
+    commit(table, *(copy_of(table, each, 5, 9, log_start=5) for each in (0, 1)))
+    snapshot = table_of(store).snapshot
+    assert [snapshot.highest_offset_in_remote_storage(each) for each in (0, 1)] == [9, 9]
+    assert [snapshot.log_start(each) for each in (0, 1)] == [5, 7]
+
+
 def test_two_writers_of_one_range(store, table):
     other = table_of(store)
     store.race(lambda: commit(other, copy_of(other, 0, 0, 9, attempt="theirs")))
