@@ -497,7 +497,8 @@ class LateMetadata:
 
     def apply_slowly(self) -> None:
         """Let its parts hear of each commit a moment after it is in the image."""
-        publish, seconds = self._driver._publish, self._rest_seconds or LATE_POLL_SECONDS
+        publish = vars(self._driver)["_publish"]
+        seconds = self._rest_seconds or LATE_POLL_SECONDS
         if publish is None:
             return
 
