@@ -71,6 +71,10 @@ class Bounds:
             self._left[partition] = max([self._left.get(partition, 0), *starts])
         return self._left.get(partition, 0)
 
+    def gave_up(self, partition: Partition, offset: int) -> None:
+        """A leader has heard that the topic has left the lake, perhaps together with its return."""
+        self._left[partition] = max(self._left.get(partition, 0), offset)
+
     def deleted(self, partition: Partition, low_watermark: int) -> None:
         """DeleteRecords was answered."""
         known = self._tables.start(*partition)

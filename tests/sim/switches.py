@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+from broker.replica.leader.partition import LeaderPartition
+from broker.replica.state_applier import ReplicaStateApplier
 from kafka_ds.protocol.errors import ErrorCode
 from tests.sim.clients import TROUBLE, Partition
 from tests.sim.keeping import alter_topic
@@ -35,6 +38,18 @@ SETTINGS: dict[str, dict[str, str | None]] = {
 
 class SwitchScenario(TierScenario):
     """A topic's kept records are there and its given-up records go, after any number of changes and of leaders."""
+
+    def _listen(self, patch: Any) -> None:
+        super()._listen(patch)
+        update_tier = ReplicaStateApplier.update_tier
+
+        def updated(applier: ReplicaStateApplier, partition: LeaderPartition) -> None:
+            log = partition.log
+            if log.config.has_table and not log.config.remote_storage_enable:
+                self.bounds.gave_up(tuple(log.topic_partition), log.local_log_start_offset)
+            update_tier(applier, partition)
+
+        patch.setattr(ReplicaStateApplier, "update_tier", updated)
 
     def _producers(self) -> list[asyncio.Task[None]]:
         operator, process = self._operator()
