@@ -265,7 +265,7 @@ class Promotion:
         """
         image = self._image_of(self.copy, is_copy=True)
         assert image is not None, "there is a whole version"
-        diskless = [t for t in image.topics.values() if t.is_diskless]
+        diskless = [t for t in image.topics.values() if t.has_diskless_partitions]
         tables = {topic.name: self._snapshot_of(topic) for topic in diskless}
         try:
             wals = CopiedWals(
@@ -396,7 +396,7 @@ class Promotion:
                     f"{place}: goes on at {next_offset}: {lost} offsets at least are lost, as the log had ended at "
                     f"{row['log_end_offset']} when that was published last"
                 )
-        diskless = [t.name for t in image.topics.values() if t.is_diskless]
+        diskless = [t.name for t in image.topics.values() if t.has_diskless_partitions]
         if diskless and self.first is None:
             self.say(
                 f"diskless topics ({', '.join(sorted(diskless))}): records behind the first missing object of a "

@@ -28,6 +28,7 @@ from broker.metadata.image import MetadataImage, TopicImage
 from broker.metadata.topic_names import (
     INTERNAL_TOPICS,
     LAKE_DISKLESS,
+    OF_DISKLESS_TABLES,
     REMOTE_STORAGE_ENABLE,
     in_force,
     why_illegal,
@@ -123,6 +124,7 @@ def alter_configs(
                 _check_min_isr(wanted.resource_name, before, after)
             if wanted.resource_type == TOPIC_RESOURCE:
                 _check_internal(wanted.resource_name, before, after)
+                _check_returning(image.topics[wanted.resource_name], before, after)
                 present = in_force(wanted.resource_name, before)
                 after = rules.completed(present, after)
                 rules.check_topic(present, after)
@@ -161,6 +163,18 @@ def _check_internal(name: str, before: Overrides, after: Overrides) -> None:
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG, f"{setting}=true: {name} is an internal topic"
             )
+
+
+def _check_returning(topic: TopicImage, before: Overrides, after: Overrides) -> None:
+    """While a partition is diskless its topic remains the kind of table that diskless topics are."""
+    if topic.is_diskless or not topic.has_diskless_partitions:
+        return
+    for setting in OF_DISKLESS_TABLES:
+        if after.get(setting) != before.get(setting):
+            message = (
+                f"{setting}: partitions of {topic.name} are diskless until they have replicas again"
+            )
+            raise KafkaError(ErrorCode.INVALID_CONFIG, message)
 
 
 def _check_min_isr(name: str, before: Overrides, after: Overrides) -> None:

@@ -13,10 +13,16 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from broker.metadata.diskless_change import diskless_change, switched
+from broker.metadata.diskless_change import (
+    diskless_change,
+    in_next_epoch,
+    replicated,
+    switched,
+)
 from broker.metadata.events import (
     NO_LEADER,
     TO_DISKLESS,
+    TO_REPLICATED,
     UNASSIGNED_DIRECTORY,
     BrokerRegistrationChanged,
     BrokerUnregistered,
@@ -40,6 +46,8 @@ from kafka_ds.topic.metadata_table import MetadataPosition
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 UNCLEAN_LEADER_ELECTION_ENABLE = "unclean.leader.election.enable"
+# default.replication.factor is 1 unless it was set, and no topic is to lose its durability by default.
+REPLICATED_FACTOR_MIN = 2
 
 T = TypeVar("T")
 
@@ -85,6 +93,8 @@ class Draft:
         self._settings: dict[tuple[str, str], str | None] = {}
         # How many partitions each broker leads after the decision; counted when it is first needed.
         self._leaders: Counter[int] | None = None
+        # The same of all replicas.
+        self._replicas: Counter[int] | None = None
 
     def events(self) -> tuple[Event, ...]:
         """All events to make durable, in order."""
@@ -279,6 +289,8 @@ class Draft:
         new: PartitionRegistration | None
         if making.leader_recovery_state == TO_DISKLESS:
             new = switched(old, self.wal_of(old.leader))
+        elif making.leader_recovery_state == TO_REPLICATED:
+            new = replicated(old, self._followers(old), self.default_directory)
         elif old.is_diskless:
             new = diskless_change(
                 old,
@@ -296,6 +308,12 @@ class Draft:
                 self._leaders[old.leader] -= 1
                 self._leaders[new.leader] += 1
         return new
+
+    def begin_epoch(self, key: PartitionId) -> None:
+        """Let the leader of a partition lead on in another epoch."""
+        old = self.partition(key)
+        assert old is not None
+        self._partitions[key] = in_next_epoch(old, self.wal_of)
 
     # -- diskless partitions ------------------------------------------------------------------
 
@@ -326,3 +344,39 @@ class Draft:
 
         candidates = (b for b in self.brokers if self.is_active(b) and b not in excluded)
         return min(candidates, key=rank, default=NO_LEADER)
+
+    def _followers(self, old: PartitionRegistration) -> list[int]:
+        """Who is to follow the leader of a diskless partition that becomes replicated.
+
+        Each is live, and in a rack without another one, if possible; the preferred leader comes first, and then who has
+        the fewest replicas.
+        """
+        if self._replicas is None:
+            self._replicas = Counter(
+                broker_id for _, _, each in self.partitions() for broker_id in each.replicas
+            )
+        counts, followers = self._replicas, list[int]()
+        racks = {self.brokers[old.leader].rack}
+        left = {
+            broker_id: broker
+            for broker_id, broker in self.brokers.items()
+            if broker_id != old.leader and broker.has_uncordoned_dirs
+        }
+
+        def rank(broker_id: int) -> tuple[bool, bool, bool, int, int]:
+            broker, is_other = left[broker_id], broker_id != old.preferred_leader
+            return (
+                not broker.is_active,
+                broker.rack in racks,
+                is_other,
+                counts[broker_id],
+                broker_id,
+            )
+
+        factor = max(self._defaults.replication_factor, REPLICATED_FACTOR_MIN)
+        while left and len(followers) < factor - 1:
+            best = min(left, key=rank)
+            racks.add(left.pop(best).rack)
+            counts[best] += 1
+            followers.append(best)
+        return followers

@@ -4,7 +4,8 @@ Checked in the order of KRaft's ReplicationControlManager: the broker's epoch, t
 later one than the image's shows a newer controller), the partition epoch, the shape of the ISR, and whether its members
 may be in it: neither fenced nor shutting down nor restarted since they were seen catching up (KIP-841, KIP-903). A
 change that ends a reassignment may remove the leader's own replica; the answer is then NEW_LEADER_ELECTED. A leader
-that has put all that the table lacks asks by the state TO_DISKLESS (docs/concepts/diskless.md).
+that has put all that the table lacks asks by the state TO_DISKLESS; one whose table has everything, by TO_REPLICATED
+(docs/concepts/diskless.md). If the topic is not set to that any more it leads on in a new epoch, to append again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from dataclasses import dataclass
 
 from broker.controller.brokers import check_broker_epoch
 from broker.controller.draft import Draft
-from broker.metadata.events import RECOVERED, RECOVERING, TO_DISKLESS, PartitionRegistration
+from broker.metadata.events import (
+    RECOVERED,
+    RECOVERING,
+    TO_DISKLESS,
+    TO_REPLICATED,
+    PartitionRegistration,
+)
 from broker.metadata.partition_change import PartitionChange
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
@@ -80,6 +87,8 @@ def _alter(draft: Draft, broker_id: int, wanted: AlterPartition) -> ErrorCode:
         or _check_switch(draft, registration, wanted)
         or _check_members(draft, wanted)
     )
+    if error == ErrorCode.INVALID_CONFIG:
+        draft.begin_epoch(key)
     if error != ErrorCode.NONE:
         return error
 
@@ -117,7 +126,7 @@ def _check_isr(registration: PartitionRegistration, wanted: AlterPartition) -> E
         len(set(members)) < len(members)
         or not set(members) <= set(registration.replicas)
         or registration.leader not in members
-        or state not in (RECOVERED, RECOVERING, TO_DISKLESS)
+        or state not in (RECOVERED, RECOVERING, TO_DISKLESS, TO_REPLICATED)
         or (state == RECOVERING and len(members) > 1)
         or (state == RECOVERING and registration.leader_recovery_state == RECOVERED)
     ):
@@ -128,12 +137,16 @@ def _check_isr(registration: PartitionRegistration, wanted: AlterPartition) -> E
 def _check_switch(
     draft: Draft, registration: PartitionRegistration, wanted: AlterPartition
 ) -> ErrorCode:
-    if wanted.leader_recovery_state != TO_DISKLESS:
+    becomes_diskless = wanted.leader_recovery_state == TO_DISKLESS
+    if not becomes_diskless and wanted.leader_recovery_state != TO_REPLICATED:
         return ErrorCode.NONE
-    if registration.is_diskless or registration.leader_recovery_state != RECOVERED:
+    if (
+        registration.is_diskless is becomes_diskless
+        or registration.leader_recovery_state != RECOVERED
+    ):
         return ErrorCode.INVALID_REQUEST
-    is_wanted = draft.image.topics_by_id[wanted.topic_id].is_diskless
-    return ErrorCode.NONE if is_wanted else ErrorCode.INVALID_CONFIG
+    is_diskless = draft.image.topics_by_id[wanted.topic_id].is_diskless
+    return ErrorCode.NONE if is_diskless is becomes_diskless else ErrorCode.INVALID_CONFIG
 
 
 def _check_members(draft: Draft, wanted: AlterPartition) -> ErrorCode:

@@ -132,7 +132,7 @@ class LogConfig:
     lake_diskless: bool = boolean(
         False,
         "Whether the topic is diskless: its leaders put records into the lake before they acknowledge them, and it has "
-        "no followers. A topic that exists may become diskless if it is a table and not compacted; it then remains so.",
+        "no followers. A topic that exists may become diskless, or replicated again, if it is a table, not compacted.",
         ours=True,
     )
     lake_load: str = string(

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from broker.controller.controller import NewTopic, TopicResult
-from broker.metadata.events import RECOVERED, RECOVERING, TO_DISKLESS, PartitionRegistration
+from broker.metadata.events import RECOVERED, RECOVERING, PartitionRegistration
 from broker.principal import encode_principal
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, check_code
 from kafka_ds.protocol.frame import LENGTH_BYTES, decode_response, encode_request
@@ -121,19 +121,20 @@ class ControllerRequests:
         }
         await self._alter_partitions(recovering, RECOVERED, self._lifecycle.broker_epoch)
 
-    async def switch_to_diskless(
-        self, leader_epochs: Mapping[PartitionId, int], broker_epoch: int
+    async def switch_partitions(
+        self, leader_epochs: Mapping[PartitionId, int], state: int, broker_epoch: int
     ) -> None:
-        """The write-ahead log of this broker epoch has all records of these partitions that their table lacks.
+        """Ask for TO_DISKLESS: the write-ahead log of this broker epoch has all records of these partitions that their
+        table lacks. Or for TO_REPLICATED: the table has all.
 
-        Only what was put in the leader epoch that is given here counts, and nothing was appended since.
+        Only what was put or copied in the leader epoch that is given here counts, and nothing was appended since.
         """
         held = {
             key: holds
             for key, epoch in leader_epochs.items()
             if (holds := self._led(key)) is not None and holds.leader_epoch == epoch
         }
-        await self._alter_partitions(held, TO_DISKLESS, broker_epoch)
+        await self._alter_partitions(held, state, broker_epoch)
 
     def _led(self, key: PartitionId) -> PartitionRegistration | None:
         topic = self._driver.image.topics_by_id.get(key[0])

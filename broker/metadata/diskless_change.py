@@ -10,7 +10,7 @@ is the broker that an assignment has named: a preferred election lets it lead ag
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from broker.metadata.events import (
@@ -80,6 +80,42 @@ def switched(old: PartitionRegistration, wal: WalId) -> PartitionRegistration:
         wals_since=old.leader_epoch,
         preferred=old.preferred_leader,
     )
+
+
+def replicated(
+    old: PartitionRegistration,
+    followers: Iterable[int],
+    default_directory: Callable[[int], bytes],
+) -> PartitionRegistration:
+    """A diskless partition, replicated from now on: its table has all of it, and so has its leader's log.
+
+    Whatever followers have on their disks they compare by leader epochs, and they join the ISR as ever.
+    """
+    replicas = sorted((old.leader, *followers), key=lambda each: each != old.preferred_leader)
+    directories = tuple(
+        old.directory_of(each) if each == old.leader else default_directory(each)
+        for each in replicas
+    )
+    return PartitionRegistration(
+        replicas=tuple(replicas),
+        isr=(old.leader,),
+        leader=old.leader,
+        leader_epoch=old.leader_epoch + 1,
+        partition_epoch=old.partition_epoch + 1,
+        directories=directories
+        if any(each != UNASSIGNED_DIRECTORY for each in directories)
+        else (),
+    )
+
+
+def in_next_epoch(
+    old: PartitionRegistration, wal_of: Callable[[int], WalId]
+) -> PartitionRegistration:
+    """The same leader in another epoch: it appends nothing more in one in which it has asked for a switch."""
+    new = replace(old, leader_epoch=old.leader_epoch + 1)
+    if old.is_diskless:
+        new = _led_by(old, old.leader, wal_of)
+    return replace(new, partition_epoch=old.partition_epoch + 1)
 
 
 def _with_state(old: PartitionRegistration, state: int) -> PartitionRegistration:

@@ -22,8 +22,9 @@ from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 NO_LEADER = -1
 RECOVERED = 0
 RECOVERING = 1
-# What the leader of a replicated partition asks for that is to be diskless; no registration has it.
-TO_DISKLESS = 2
+# What the leader of a replicated partition asks for that is to be diskless, and that of a diskless one which is to have
+# replicas again; no registration has them.
+TO_DISKLESS, TO_REPLICATED = 2, 3
 # Directory ids that name no directory (KIP-858): not assigned yet, failed, and one of an older release.
 UNASSIGNED_DIRECTORY = bytes(16)
 LOST_DIRECTORY = bytes(15) + b"\x01"

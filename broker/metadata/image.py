@@ -119,6 +119,11 @@ class TopicImage:
         is_set = self.configs.get(LAKE_DISKLESS, "").strip().lower() == "true"
         return is_set and not self.is_internal
 
+    @property
+    def has_diskless_partitions(self) -> bool:
+        """Whether some of its partitions are diskless, whatever is set: they switch one by one."""
+        return any(each.is_diskless for each in self.partitions.values())
+
     def copy(self) -> TopicImage:
         """The same topic, to be changed without changing this one."""
         twin = TopicImage(self.name, self.topic_id)

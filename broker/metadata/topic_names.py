@@ -20,6 +20,8 @@ COMPACTED_TOPICS = frozenset({GROUP_METADATA_TOPIC_NAME, TRANSACTION_STATE_TOPIC
 RESERVED_TOPICS = frozenset({"__cluster_metadata", "__remote_log_metadata"})
 REMOTE_STORAGE_ENABLE = "remote.storage.enable"
 LAKE_DISKLESS = "lake.diskless"
+# What a topic does not change while it has diskless partitions.
+OF_DISKLESS_TABLES = ("cleanup.policy", REMOTE_STORAGE_ENABLE, "remote.log.copy.disable")
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
 

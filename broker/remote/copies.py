@@ -110,6 +110,12 @@ class CopyLoop:
         self._due[key] = min(at_ms, self._due.get(key, at_ms))
         self._wake.set()
 
+    def copy_active(self, key: PartitionId) -> None:
+        """Copy all of a partition soon, its active segment included."""
+        if key in self.led:
+            self._active_due.add(key)
+            self.look_at(key)
+
     def open(self, tiered: TieredPartition, delay_ms: int | None) -> None:
         """This broker leads the partition; it is looked at after the delay, if there is something to look at."""
         self.led[tiered.key] = tiered
@@ -181,15 +187,12 @@ class CopyLoop:
             lag_ms = self._settings.lake_max_lag_ms
             self._next_active_ms = now_ms + (DISKLESS_INTERVAL_MS if lag_ms < 0 else lag_ms // 2)
             self._active_due.update(
-                key
-                for key, tiered in self.led.items()
-                if lag_ms >= 0 or tiered.log.config.lake_diskless
+                key for key, tiered in self.led.items() if lag_ms >= 0 or tiered.is_diskless
             )
 
     def _is_active_due(self, tiered: TieredPartition) -> bool:
-        is_diskless = tiered.log.config.lake_diskless
         return tiered.key in self._active_due or (
-            is_diskless and tiered.only_local_bytes() >= DISKLESS_ACTIVE_BYTES
+            tiered.is_diskless and tiered.only_local_bytes() >= DISKLESS_ACTIVE_BYTES
         )
 
     def _round_ms(self) -> int:

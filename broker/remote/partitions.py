@@ -47,6 +47,13 @@ class TieredPartition:
     """Where the lake says that the partition begins; None before it was asked."""
     deleted_below: int = 0
     """The log start that DeleteRecords set under this leadership."""
+    has_wal: bool = False
+    """Whether it is diskless now, whatever its topic is to be."""
+
+    @property
+    def is_diskless(self) -> bool:
+        """Whether it is diskless, or is to be."""
+        return self.has_wal or self.log.config.lake_diskless
 
     @property
     def retention_ms(self) -> int:

@@ -224,12 +224,14 @@ class RemoteLogManager:
         last_stable_offset: Callable[[], int],
         lake_reaches: Callable[[int], None] = lambda next_offset: None,
         lake_begins: Callable[[int], None] = lambda log_start_offset: None,
+        has_wal: bool = False,
     ) -> None:
         """This broker leads the partition of `log` (with remote.storage.enable) from now on.
 
         `last_stable_offset` is asked before each copy: nothing at or above it is copied. `lake_reaches` is called with
         the offset after the lake's last one, as soon as that is known, and `lake_begins` with the log start that the
-        lake has, whenever that is asked. Called again with a higher epoch after a re-election.
+        lake has, whenever that is asked. `has_wal`: it is diskless. Called again with a higher epoch after a
+        re-election.
         """
         tiered = TieredPartition(
             log=log,
@@ -238,6 +240,7 @@ class RemoteLogManager:
             lake_reaches=lake_reaches,
             lake_begins=lake_begins,
             state=CopyState(self._settings.backoff()),
+            has_wal=has_wal,
         )
         # What was deleted locally as a follower, or by an earlier leader, was not looked for in the store.
         log.update_highest_offset_in_remote_storage(-1)
@@ -275,7 +278,7 @@ class RemoteLogManager:
         tiered.records_deleted(log.log_start_offset)
         if tiered.lake_log_start is not None:
             self._agree_on_start(tiered)
-        elif log.config.lake_diskless:
+        elif tiered.is_diskless:
             self.copies.look_at(tiered.key)
 
     def topic_deleted(self, topic: str, topic_id: bytes) -> None:

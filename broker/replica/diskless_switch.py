@@ -1,21 +1,24 @@
-"""Shell: makes partitions diskless whose topic has become so, while they are led here (docs/concepts/diskless.md).
+"""Shell: makes partitions diskless whose topic has become so, and replicated again (docs/concepts/diskless.md).
 
 The leader takes no more appends, puts all that the table lacks into its write-ahead log, and only then asks the
-controller, which makes the partition diskless in a new leader epoch: it is taken over from the write-ahead log. The
-commit counts what this epoch has put, so a leader that has asked never appends in this epoch again: its request may
-arrive late. Until it asks it may go on as before. What was put stays while a commit may still name it.
+controller, which makes the partition diskless in a new leader epoch: it is taken over from the write-ahead log. On the
+way back all of it is copied into the table. The commit counts what this epoch has, so a leader that has asked never
+appends in this epoch again: its request may arrive late. Until it asks it may go on as before. What was put stays while
+a commit may still name it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from broker.log.values import LogRead
+from broker.metadata.events import TO_DISKLESS, TO_REPLICATED
+from broker.metadata.topic_names import LAKE_DISKLESS
 from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.ipc.backoff import Backoff
 from kafka_ds.process.amounts import counted
@@ -36,8 +39,9 @@ LOOK_SECONDS = 2.0
 # Producers wait for partitions that are being put, so few are at a time, none of them with much to put, or for long.
 PARTITIONS_AT_ONCE = 100
 BYTES_MAX = 32 << 20
-PUT_SECONDS = 10.0
+PUT_SECONDS = COPY_SECONDS = 10.0
 ASK_SECONDS = 0.5
+COPY_LOOK_SECONDS = 0.1
 # How long a partition that could not be put takes appends before the next attempt; twice as long after each failure.
 RETRY_MS, RETRY_MS_MAX = 2_000, 60_000
 UNANSWERED_SECONDS = 10.0
@@ -45,6 +49,8 @@ UNANSWERED_SECONDS = 10.0
 
 class SwitchingPartition:
     """One partition, in the leader epoch in which it takes no appends: what of it is in the write-ahead log."""
+
+    state = TO_DISKLESS
 
     def __init__(self, partition: LeaderPartition) -> None:
         self.partition = partition
@@ -109,8 +115,46 @@ class SwitchingPartition:
         self.failed_to_put(RuntimeError(f"a leader of epoch {leader_epoch} has fenced its log"))
 
 
+class ReturningPartition:
+    """One diskless partition, in the leader epoch in which it takes no appends: whether its table has all of it."""
+
+    state = TO_REPLICATED
+    why_not = f"its table did not get all of it within {COPY_SECONDS:g} s"
+
+    def __init__(self, partition: LeaderPartition, remote_log_manager: RemoteLogManager) -> None:
+        self.partition = partition
+        self.key = partition.key
+        self.leader_epoch = partition.leader_epoch
+        self._remote_log_manager = remote_log_manager
+        partition.begin_switch(ends_transactions=True)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this broker leads it in this epoch."""
+        return not self.partition.is_lost and self.partition.leader_epoch == self.leader_epoch
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether everything was acknowledged, and the table has it, with the log start."""
+        log, tier = self.partition.log, self._remote_log_manager
+        end, start = log.log_end_offset, tier.lake_log_start(*self.key)
+        if end == 0:
+            return True
+        return (
+            self.partition.high_watermark == end
+            and tier.highest_offset_in_remote_storage(*self.key) == end - 1
+            and start is not None
+            and start >= log.log_start_offset
+        )
+
+    def resume(self) -> None:
+        """Take appends again: nothing was asked for."""
+        if self.is_current:
+            self.partition.give_up_switch()
+
+
 class DisklessSwitch:
-    """The partitions of one broker that become diskless."""
+    """The partitions of one broker that become diskless, or replicated again."""
 
     def __init__(
         self,
@@ -133,7 +177,7 @@ class DisklessSwitch:
         self._said: dict[PartitionId, str] = {}
         self._backoffs: dict[PartitionId, Backoff] = {}
         # Those that take no appends until the controller has decided.
-        self._asked: list[SwitchingPartition] = []
+        self._asked: Sequence[SwitchingPartition | ReturningPartition] = ()
         self._warning: asyncio.TimerHandle | None = None
 
     def may_be_named(self, key: PartitionId, leader_epoch: int) -> bool:
@@ -148,12 +192,12 @@ class DisklessSwitch:
                 try:
                     await self.switch()
                 except Exception:  # The root of a task: an error would go unnoticed.
-                    _LOGGER.exception("Unable to make partitions diskless, will try again")
+                    _LOGGER.exception("Unable to switch partitions, will try again")
         finally:
-            self._set_asked([])
+            self._set_asked(())
 
     async def switch(self) -> None:
-        """Ask for those partitions that are put, until they have switched or another one leads them; then put others.
+        """Ask for those partitions that are ready, until they have switched or another one leads them; then for others.
 
         None of the others waits for a controller that has not answered, or for a store that is away.
         """
@@ -161,17 +205,23 @@ class DisklessSwitch:
         if (wal_id := self._wal.wal_id) is None:
             return
         self._set_asked([each for each in self._asked if each.is_current])
-        if not self._asked and not self._wal.away_ms and (chosen := self._chosen()):
-            self._set_asked(await self._put(chosen))
+        if not self._asked and not self._wal.away_ms:
+            if chosen := self._chosen():
+                self._set_asked(await self._put(chosen))
+            elif returning := self._returning():
+                self._set_asked(await self._copy(returning))
         if self._asked:
-            epochs = {each.key: each.leader_epoch for each in self._asked}
+            epochs, state = (
+                {each.key: each.leader_epoch for each in self._asked},
+                self._asked[0].state,
+            )
             try:
-                await self._controller.switch_to_diskless(epochs, wal_id.broker_epoch)
+                await self._controller.switch_partitions(epochs, state, wal_id.broker_epoch)
             except (KafkaError, OSError) as error:
                 for each in self._asked:
                     self._say(each.partition, f"the controller has not agreed: {error}")
 
-    def _set_asked(self, asked: list[SwitchingPartition]) -> None:
+    def _set_asked(self, asked: Sequence[SwitchingPartition | ReturningPartition]) -> None:
         """The controller is asked for these, and for no others until it has decided."""
         self._asked = asked
         if self._warning is not None and not asked:
@@ -184,7 +234,7 @@ class DisklessSwitch:
         names = ", ".join(each.partition.log.name for each in self._asked if each.is_current)
         if names:
             _LOGGER.warning(
-                "%s take no records: the controller has not made them diskless within %g s, asking it again",
+                "%s take no records: the controller has not made the switch within %g s, asking it again",
                 names, UNANSWERED_SECONDS,
             )  # fmt: skip
 
@@ -221,12 +271,40 @@ class DisklessSwitch:
             self._resume([each for each in left if each not in done])
         return done
 
-    def _resume(self, failed: Iterable[SwitchingPartition]) -> None:
+    async def _copy(self, chosen: Iterable[LeaderPartition]) -> list[ReturningPartition]:
+        """Let the tables have all of these partitions; those of which they do."""
+        returning: list[ReturningPartition] = []
+        done: list[ReturningPartition] = []
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + COPY_SECONDS
+        try:
+            for partition in chosen:
+                returning.append(ReturningPartition(partition, self._remote_log_manager))
+            _LOGGER.info("Making %s replicated", counted(len(returning), "diskless partition"))
+            while left := [each for each in returning if each.is_current and not each.is_copied]:
+                if loop.time() >= deadline:
+                    break
+                for each in left:
+                    self._remote_log_manager.copies.copy_active(each.key)
+                await asyncio.sleep(COPY_LOOK_SECONDS)
+            for each in returning:
+                if each.is_current and each.is_copied:
+                    # From now on it has asked.
+                    each.partition.begin_switch()
+                    done.append(each)
+        finally:
+            for each in done:
+                self._backoffs.pop(each.key, None)
+            self._resume([each for each in returning if each not in done])
+        return done
+
+    def _resume(self, failed: Iterable[SwitchingPartition | ReturningPartition]) -> None:
         """Let them take appends again, for a while: the controller was not asked."""
         now_ms = self._clock.monotonic_ms()
         for each in failed:
-            self._wal.forget(each)
-            self._put_in.pop(each.key, None)
+            if isinstance(each, SwitchingPartition):
+                self._wal.forget(each)
+                self._put_in.pop(each.key, None)
             self._backoffs.setdefault(each.key, Backoff(RETRY_MS, RETRY_MS_MAX)).failed(now_ms)
             self._say(each.partition, each.why_not)
             try:
@@ -238,7 +316,7 @@ class DisklessSwitch:
         """Forget what no commit can name any more."""
         topics = self._image.topics_by_id
         if self._said or self._backoffs:
-            led = {partition.key for partition in self._replicas if not partition.is_diskless}
+            led = {partition.key for partition in self._replicas if self._may_switch(partition)}
             self._said = {key: said for key, said in self._said.items() if key in led}
             self._backoffs = {key: each for key, each in self._backoffs.items() if key in led}
         self._put_in = {
@@ -259,10 +337,9 @@ class DisklessSwitch:
                 break
             if partition.is_diskless or partition.is_switching:
                 continue
-            backoff = self._backoffs.get(partition.key)
-            if backoff is not None and not backoff.ready(now_ms):
+            if not self._is_ready(partition, now_ms):
                 continue
-            size = self._size(partition)
+            size = self._size(partition, partition.log.highest_offset_in_remote_storage + 1)
             if isinstance(size, str):
                 self._say(partition, size)
             elif size <= left:
@@ -270,14 +347,43 @@ class DisklessSwitch:
                 left -= size
         return chosen
 
+    def _is_ready(self, partition: LeaderPartition, now_ms: int) -> bool:
+        backoff = self._backoffs.get(partition.key)
+        return backoff is None or backoff.ready(now_ms)
+
+    def _may_switch(self, partition: LeaderPartition) -> bool:
+        topic = self._image.topics_by_id.get(partition.topic_id)
+        return topic is not None and topic.is_diskless != partition.is_diskless
+
+    def _returning(self) -> list[LeaderPartition]:
+        """Diskless partitions that may be replicated now, together with not too much that their tables lack."""
+        found: list[LeaderPartition] = []
+        left, now_ms = BYTES_MAX, self._clock.monotonic_ms()
+        topics = self._image.topics.values()
+        returning = (e.name for e in topics if LAKE_DISKLESS in e.configs and not e.is_diskless)
+        for partition in chain.from_iterable(map(self._replicas.led_of, returning)):
+            if len(found) == PARTITIONS_AT_ONCE:
+                break
+            if not partition.is_diskless or not self._is_ready(partition, now_ms):
+                continue
+            copied = self._remote_log_manager.highest_offset_in_remote_storage(*partition.key)
+            size = self._size(partition, 0 if copied is None else copied + 1)
+            if isinstance(size, str):
+                self._say(partition, size)
+            elif size <= left:
+                found.append(partition)
+                left -= size
+        return found
+
     def _say(self, partition: LeaderPartition, why: str) -> None:
         """Log what a partition waits for, once, however often it is looked at."""
         if self._said.get(partition.key) != why and not partition.is_lost:
             self._said[partition.key] = why
-            _LOGGER.info("%s is not diskless yet: %s", partition.log.name, why)
+            kind = "replicated" if partition.is_diskless else "diskless"
+            _LOGGER.info("%s is not %s yet: %s", partition.log.name, kind, why)
 
-    def _size(self, partition: LeaderPartition) -> int | str:
-        """How many bytes may not leave the local log yet; or why the partition cannot switch yet.
+    def _size(self, partition: LeaderPartition, first: int) -> int | str:
+        """How many bytes there are from this offset on, up to which the table counts; or why it cannot switch yet.
 
         What was deleted must not be there again, so the table has to have the log start. What the store lacks of the
         table may be in followers' logs alone.
@@ -286,7 +392,7 @@ class DisklessSwitch:
         holds = self._image.partition(partition.topic, partition.partition)
         if holds is None or holds.leader_epoch != leader.leader_epoch or leader.is_recovering:
             return "its leader does not lead yet"
-        end, first = log.log_end_offset, log.highest_offset_in_remote_storage + 1
+        end = log.log_end_offset
         start = self._remote_log_manager.lake_log_start(*partition.key)
         if end and (start is None or start < log.log_start_offset):
             return "it is not known that its table has its log start"
@@ -300,5 +406,10 @@ class DisklessSwitch:
             while first < end and (found := partition.read_appended(first, BYTES_MAX)).slices:
                 first, size = found.upper_bound_offset, size + found.size_bytes
                 if size > BYTES_MAX:
-                    return f"more than {BYTES_MAX} bytes may not leave its local log yet (lake.local.grace.ms)"
+                    why = (
+                        "are not in its table yet"
+                        if partition.is_diskless
+                        else "may not leave its local log yet (lake.local.grace.ms)"
+                    )
+                    return f"more than {BYTES_MAX} bytes {why}"
         return size if first == end else f"its log does not have all behind the table, from {first}"

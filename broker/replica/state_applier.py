@@ -371,6 +371,7 @@ class ReplicaStateApplier:
             last_stable_offset=partition.last_stable_offset,
             lake_reaches=partition.lake_reaches,
             lake_begins=partition.lake_begins,
+            has_wal=partition.is_diskless,
         )
 
     def directory_failed(self, partitions: Sequence[TopicPartition]) -> None:

@@ -212,7 +212,7 @@ def test_a_topic_with_replicas_becomes_diskless_while_it_is_written(brokers: Bro
     with Writer(brokers) as writer:
         writer.wait_for(4_000)
         alter(brokers, "lake.diskless", "true")
-        wait_until("one replica each", lambda: has_one_replica(brokers), timeout_s=PATIENCE_S)
+        wait_until("one replica each", lambda: are_replicated(brokers, 1), timeout_s=PATIENCE_S)
         for node_id in (1, 2, 3):
             wipe(brokers, node_id)
         brokers.start()
@@ -220,10 +220,24 @@ def test_a_topic_with_replicas_becomes_diskless_while_it_is_written(brokers: Bro
     check(brokers, writer)
 
 
-def has_one_replica(brokers: BrokerCluster) -> bool:
+def test_a_diskless_topic_has_replicas_again_while_it_is_written(brokers: BrokerCluster) -> None:
+    """A leader is killed as soon as it has followers, and its disk is gone: the table has what they lack."""
+    settings = {**DISKLESS, "min.insync.replicas": "2"}
+    create_topic(brokers.bootstrap, TOPIC, settings, partitions=PARTITIONS)
+    with Writer(brokers) as writer:
+        writer.wait_for(2_000)
+        alter(brokers, "lake.diskless", "false")
+        wait_until("two replicas", lambda: are_replicated(brokers, 2), timeout_s=PATIENCE_S)
+        wipe(brokers, leaders(brokers)[0])
+        brokers.start()
+        writer.wait_for(2_000)
+    check(brokers, writer)
+
+
+def are_replicated(brokers: BrokerCluster, factor: int) -> bool:
     client = AdminClient({"bootstrap.servers": brokers.bootstrap, "log_level": 0})
     found = client.list_topics(TOPIC, timeout=PATIENCE_S).topics[TOPIC].partitions
-    return all(len(found[each].replicas) == 1 for each in range(PARTITIONS))
+    return all(len(found[each].replicas) == factor for each in range(PARTITIONS))
 
 
 def test_deleted_records_stay_deleted_though_all_disks_are_wiped_at_once(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker.controller.draft import Draft
 from broker.diskless.take_over import TakenPartition, WalTakeOver
 from broker.diskless.wal_object import WalHeader, encode_checkpoint, object_path
 from broker.diskless.wal_reader import WalReader
@@ -16,7 +17,11 @@ from broker.metadata import diskless_change
 from broker.metadata.events import PartitionRegistration, WalId
 from broker.remote.remote_log_manager import RemoteLogManager
 from broker.replica.diskless_partitions import DisklessPartitions
-from broker.replica.diskless_switch import DisklessSwitch, SwitchingPartition
+from broker.replica.diskless_switch import (
+    DisklessSwitch,
+    ReturningPartition,
+    SwitchingPartition,
+)
 from broker.replica.leader.partition import LeaderPartition
 from broker.worker.rpc import FenceTopic
 from broker.worker.service import Service
@@ -189,3 +194,28 @@ def what_a_commit_may_name_is_erased(patch: pytest.MonkeyPatch) -> None:
 def a_log_start_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
     """A partition becomes diskless before its table has its log start."""
     patch.setattr(RemoteLogManager, "lake_log_start", lambda self, topic_id, partition: 1 << 62)
+
+
+@mutation
+def replicated_before_the_table_has_everything(patch: pytest.MonkeyPatch) -> None:
+    """The controller is asked while what the table lacks is in the leader's log alone."""
+    patch.setattr(ReturningPartition, "is_copied", True)
+
+
+@mutation
+def refusals_are_silent(patch: pytest.MonkeyPatch) -> None:
+    """A leader that asks for what its topic is not set to any more goes on in the same epoch, without appends."""
+    patch.setattr(Draft, "begin_epoch", lambda self, key: None)
+
+
+@mutation
+def a_leader_that_has_asked_for_followers_appends(patch: pytest.MonkeyPatch) -> None:
+    """Producers wait until the table has everything, and not for the controller."""
+    begin = LeaderPartition.begin_switch
+
+    def begun(self: LeaderPartition, *, ends_transactions: bool = False) -> None:
+        begin(self, ends_transactions=ends_transactions)
+        if self.is_diskless and not ends_transactions:
+            self.give_up_switch()
+
+    patch.setattr(LeaderPartition, "begin_switch", begun)

@@ -7,7 +7,7 @@ and at the end every broker is killed and finds nothing of diskless topics on it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextvars import Context
 from types import MappingProxyType
 from typing import Any
@@ -22,12 +22,14 @@ from broker.diskless.wal_object import (
     object_path,
     place_of,
 )
-from broker.metadata.events import RECOVERED, WalId
+from broker.membership.requests import ControllerRequests
+from broker.metadata.events import RECOVERED, TO_REPLICATED, WalId
 from broker.metadata.image import MetadataImage
 from broker.replica import diskless_switch
-from broker.replica.diskless_switch import SwitchingPartition
+from broker.replica.diskless_switch import ReturningPartition, SwitchingPartition
 from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.topic_partition import PartitionId
 from tests.sim.clients import History, Partition, Producer
 from tests.sim.keeping import alter_topic
 from tests.sim.loop import PROCESS
@@ -129,6 +131,22 @@ class DisklessFaults(TierFaults):
             raise NotSo("the topic is gone")
         return now.leader_epoch > epoch and now.leader_recovery_state == RECOVERED
 
+    def forsake(self, place: Partition) -> None:
+        """Kill the leader of a partition that has just got replicas, and lose its log, while it alone is in sync."""
+        holds = self.truth.image().partition(*place)
+        if holds is None or holds.is_diskless or holds.isr != (holds.leader,) or holds.leader < 0:
+            return
+        host = self._host(holds.leader)
+        self._remember()
+        if len(holds.replicas) < 2 or not host.is_up or not self._may_go_down(host, forgets=False):
+            return
+        host.kill()
+        lose_log(host, place)
+        self.forgetful.add(host.node_id)
+        self._incomplete.add(host.node_id)
+        self._restart_later(host)
+        self._world.log(f"strike: {host.name} is killed and loses its log of {place}")
+
     def _late_puts(self, host: Host) -> str | None:
         host.lake.late = self._random.choice((0.2, 0.5, 1.0))
 
@@ -147,6 +165,14 @@ def lose_logs(host: Host, image: MetadataImage) -> None:
             continue
         holds = image.partition(topic, int(number))
         if holds is None or holds.is_diskless:
+            host.disk.unlink(path)
+    host.disk.sync_everything()
+
+
+def lose_log(host: Host, place: Partition) -> None:
+    """Remove the log of one partition from the disk of a broker that does not run."""
+    for path in host.disk.paths():
+        if path.rpartition("/")[0].rpartition("/")[2] == f"{place[0]}-{place[1]}":
             host.disk.unlink(path)
     host.disk.sync_everything()
 
@@ -249,7 +275,8 @@ class ToDisklessScenario(DisklessScenario):
     """Topics that are created with replicas, and become diskless while everything goes on."""
 
     TOPIC_SETTINGS = MappingProxyType({})
-    SWITCHED = MappingProxyType({"lake.diskless": "true"})
+    # How often something happens to a leader whose partition switches.
+    STRUCK = 0.6
 
     def _listen(self, patch: Any) -> None:
         super()._listen(patch)
@@ -276,8 +303,11 @@ class ToDisklessScenario(DisklessScenario):
             if not self._is_over:
                 faults.strike(host, kind)
 
-        if chance.random() < 0.6:
+        if chance.random() < self.STRUCK:
             self.world.loop.call_later(seconds, strike, context=Context())
+
+    def _setting(self) -> dict[str, str | None]:
+        return {"lake.diskless": "true"}
 
     def _producers(self) -> list[asyncio.Task[None]]:
         operator, process = self._operator()
@@ -289,7 +319,7 @@ class ToDisklessScenario(DisklessScenario):
         while not self._is_over:
             await asyncio.sleep(operator.random.random() * self.shape.seconds / 10)
             topic = operator.random.choice((FLEETING, *left))
-            said = await alter_topic(operator, topic, dict(self.SWITCHED))
+            said = await alter_topic(operator, topic, self._setting())
             if said is ErrorCode.NONE and topic in left:
                 left.remove(topic)
 
@@ -299,9 +329,10 @@ class ToDisklessScenario(DisklessScenario):
         await super()._check(members)
 
     async def _end(self, operator: Operator) -> None:
-        """Let all of them become diskless: a partition of which everything was deleted needs a record for that."""
+        """Let all of them switch: a partition of which everything was deleted needs a record for that."""
         for topic in sorted({topic for topic, _ in (*self.partitions, *self._results)}):
-            while await alter_topic(operator, topic, dict(self.SWITCHED)) is not ErrorCode.NONE:
+            setting = self._setting()
+            while await alter_topic(operator, topic, setting) is not ErrorCode.NONE:
                 await operator.pause()
         client = (operator.network, self.world.bootstrap, self.world.random)
         producer = Producer(*client, name="last", history=self.history)
@@ -312,5 +343,92 @@ class ToDisklessScenario(DisklessScenario):
                     await producer.send(partition, 1)
 
     def _waits(self, partition: Partition) -> bool:
-        holds = self.world.truth.image().partition(*partition)
-        return holds is None or not holds.is_diskless or holds.leader_recovery_state != RECOVERED
+        image = self.world.truth.image()
+        topic, holds = image.topics.get(partition[0]), image.partition(*partition)
+        if topic is None or holds is None or holds.leader_recovery_state != RECOVERED:
+            return True
+        return holds.is_diskless != topic.is_diskless
+
+
+class BothWaysScenario(ToDisklessScenario):
+    """Topics that become diskless and replicated again, time after time."""
+
+    STRUCK = 0.3
+
+    def _listen(self, patch: Any) -> None:
+        super()._listen(patch)
+        patch.setattr(diskless_switch, "COPY_SECONDS", 2.0)
+        begin, ask = ReturningPartition.__init__, ControllerRequests.switch_partitions
+
+        def begun(returning: ReturningPartition, partition: LeaderPartition, tier: Any) -> None:
+            process = PROCESS.get()
+            self._strike_soon(next(h for h in self.world.hosts if h.process is process))
+            begin(returning, partition, tier)
+
+        async def asks(
+            requests: ControllerRequests,
+            epochs: Mapping[PartitionId, int],
+            state: int,
+            broker_epoch: int,
+        ) -> None:
+            # A request may be long on its way.
+            await asyncio.sleep(self.world.random.random() * 0.5)
+            if state == TO_REPLICATED:
+                for key, epoch in epochs.items():
+                    self._forsake_soon(key, epoch)
+            await ask(requests, epochs, state, broker_epoch)
+
+        patch.setattr(ReturningPartition, "__init__", begun)
+        patch.setattr(ControllerRequests, "switch_partitions", asks)
+
+    def _forsake_soon(self, key: PartitionId, epoch: int) -> None:
+        """Perhaps kill a leader as soon as its partition is replicated, and lose its log."""
+        faults, chance = self.faults, self.world.random
+        assert isinstance(faults, DisklessFaults)
+        seconds = chance.random() * 0.3
+
+        async def forsake() -> None:
+            for _ in range(100):
+                await asyncio.sleep(0.01)
+                topic = self.world.truth.image().topics_by_id.get(key[0])
+                holds = topic.partitions.get(key[1]) if topic is not None else None
+                if topic is None or holds is None or self._is_over:
+                    return
+                if not holds.is_diskless and holds.leader_epoch > epoch:
+                    await asyncio.sleep(seconds)
+                    faults.forsake((topic.name, key[1]))
+                    return
+
+        if chance.random() < 0.5:
+            self.world.loop.create_task(forsake(), context=Context())
+
+    def _setting(self) -> dict[str, str | None]:
+        return {"lake.diskless": self.world.random.choice(("true", "false"))}
+
+    async def _end(self, operator: Operator) -> None:
+        """Change the topics' minds once more, while leaders ask; then each partition has to take records."""
+        topics = sorted({topic for topic, _ in (*self.partitions, *self._results)})
+        for value in ("true", "false", "true"):
+            for topic in topics:
+                await alter_topic(operator, topic, {"lake.diskless": value})
+            await asyncio.sleep(operator.random.random() * 2)
+        await super()._end(operator)
+        client = (operator.network, self.world.bootstrap, self.world.random)
+        producer = Producer(*client, name="very last", history=self.history)
+        for partition in self.partitions:
+            while not await producer.send(partition, 1):
+                await operator.pause()
+
+    async def _switch_all(self, operator: Operator) -> None:
+        """Mostly a topic has become what it was said to be when it changes again."""
+        topics = (FLEETING, TOPIC, TOPIC, TOPIC, *((RESULTS,) if self._results else ()))
+        is_to_be = dict.fromkeys(topics, "false")
+        while not self._is_over:
+            topic = operator.random.choice(topics)
+            is_to_be[topic] = "false" if is_to_be[topic] == "true" else "true"
+            await alter_topic(operator, topic, {"lake.diskless": is_to_be[topic]})
+            for _ in range(operator.random.randrange(40)):
+                if self._is_over or not any(map(self._waits, self.partitions)):
+                    break
+                await asyncio.sleep(0.1)
+            await asyncio.sleep(operator.random.random() * 0.5)

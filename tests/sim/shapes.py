@@ -337,7 +337,11 @@ DISKLESS = (
 
 
 def _of_diskless(
-    kind: type[DisklessScenario], seed: int, chance: Random, shape: Shape
+    kind: type[DisklessScenario],
+    seed: int,
+    chance: Random,
+    shape: Shape,
+    every_seconds: float = 0.45,
 ) -> DisklessScenario:
     """What is drawn for topics that are diskless, or become so; without groups records may be deleted."""
     from tests.sim.tier_scenario import TIERED
@@ -350,10 +354,11 @@ def _of_diskless(
         "lake.max.lag.ms": chance.choice(("-1", "300", "3000")),
         "lake.diskless.linger.ms": chance.choice(("0", "20", "100")),
         "leader.imbalance.check.interval.seconds": chance.choice(("2", "300")),
+        "default.replication.factor": str(2 + seed % 2),
     }
     settings |= {} if shape.members else chance.choice(RETENTIONS)
     deletes_records = not shape.members and chance.random() < 0.3
-    plan = Plan(kinds=DISKLESS, every_seconds=0.45, scale=BRISK_SCALE)
+    plan = Plan(kinds=DISKLESS, every_seconds=every_seconds, scale=BRISK_SCALE)
     return kind(seed, shape, plan, settings, deletes_records=deletes_records)
 
 
@@ -383,7 +388,26 @@ def to_diskless(seed: int) -> Scenario:
     """Topics with replicas that become diskless while everything goes on."""
     from tests.sim.diskless_scenario import ToDisklessScenario
 
-    chance = Random(f"to_diskless {seed}")
+    return _switching(ToDisklessScenario, seed, Random(f"to_diskless {seed}"))
+
+
+def both_ways(seed: int) -> Scenario:
+    """Topics that become diskless, and replicated again."""
+    from tests.sim.diskless_scenario import BothWaysScenario
+
+    chance = Random(f"both_ways {seed}")
+    # What happens between two faults by chance is to be long enough for a switch, which has faults of its own.
+    return _switching(BothWaysScenario, seed, chance, seconds=20, every_seconds=1.2)
+
+
+def _switching(
+    kind: type[DisklessScenario],
+    seed: int,
+    chance: Random,
+    *,
+    seconds: float = 10,
+    every_seconds: float = 0.45,
+) -> Scenario:
     has_groups = chance.random() < 0.2
     shape = Shape(
         brokers=chance.choice((3, 3, 4)),
@@ -395,9 +419,9 @@ def to_diskless(seed: int) -> Scenario:
         transformers=has_groups,
         has_operator=chance.random() < 0.3,
         log_dirs=chance.choice((1, 1, 2)),
-        seconds=10,
+        seconds=seconds,
     )
-    return _of_diskless(ToDisklessScenario, seed, chance, shape)
+    return _of_diskless(kind, seed, chance, shape, every_seconds)
 
 
 def sleepers(seed: int) -> Scenario:
@@ -502,6 +526,7 @@ FAMILIES: dict[str, Callable[[int], Scenario]] = {
         packing,
         diskless,
         to_diskless,
+        both_ways,
         sleepers,
         followers,
         large,

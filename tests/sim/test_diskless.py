@@ -10,7 +10,12 @@ from tests.sim.diskless_mutations import MUTATIONS
 from tests.sim.mutation_runs import is_caught
 
 # How many seeds of each family CI runs; `make sim` runs many.
-SEEDS = {"diskless": examples(3), "sleepers": examples(1), "to_diskless": examples(1)}
+SEEDS = {
+    "diskless": examples(3),
+    "sleepers": examples(1),
+    "to_diskless": examples(1),
+    "both_ways": examples(1),
+}
 # The family that catches each missing rule, and in how many seeds at most.
 QUICK = {
     "acknowledged_before_it_is_put": ("diskless", 4),
@@ -25,6 +30,9 @@ SLOW = {
     "diskless_before_it_is_put": ("to_diskless", 3),
     "a_leader_that_has_asked_appends": ("to_diskless", 12),
     "what_a_commit_may_name_is_erased": ("to_diskless", 5),
+    "replicated_before_the_table_has_everything": ("both_ways", 5),
+    "refusals_are_silent": ("both_ways", 12),
+    "a_leader_that_has_asked_for_followers_appends": ("both_ways", 12),
 }
 MODEL = "tests/unit/diskless/test_wal_model.py"
 # The mutations that no family is sure to catch, and the tests that do.

@@ -14,9 +14,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-# Imported here, because an import within a run (by workers) would draw from the run's random numbers.
 from broker.log.log import Log
 from broker.worker.delta import writer  # noqa: F401
+
+# Imported here, because an import within a run (by workers) would draw from the run's random numbers.
+from broker.worker.orphans import ORPHAN_AGE_MS
 from kafka_ds.delta import maintenance  # noqa: F401
 from kafka_ds.process.crash_points import (
     BROKER_POINTS,
@@ -412,7 +414,8 @@ class TierScenario(Scenario):
             assert newest == self.tables.tables[partition[0]].version
             rows = rows_in(DeltaTable(uri), partition[1])
             assert rows == self.tables.rows(*partition)
-            for version in range(max(newest - 3, self._oldest(partition[0])), newest):
+            oldest = max(newest - 3, self._oldest(partition[0]), self._whole(uri, newest))
+            for version in range(oldest, newest):
                 earlier = rows_in(DeltaTable(uri, version=version), partition[1])
                 # Rows of then are unchanged now, except that rows below the log start may be gone.
                 start, known = self.tables.start(*partition), dict(rows)
@@ -420,6 +423,16 @@ class TierScenario(Scenario):
                 assert not lost, f"{partition} at version {version}: {lost[:5]}"
         for ghost in self.tables.ghosts:
             assert self._lake.size(ghost) is None, f"{ghost} was won long after it was cleaned up"
+
+    def _whole(self, uri: str, newest: int) -> int:
+        """The first version of which no file may have been removed: the next one is younger than a week."""
+        horizon_ms = self.tier.clock.wall_ms() - ORPHAN_AGE_MS
+        young = [
+            each["version"] - 1
+            for each in DeltaTable(uri).history(4)
+            if each["timestamp"] > horizon_ms
+        ]
+        return min(young, default=newest)
 
     def _oldest(self, topic: str) -> int:
         folder = Path(self._folder) / "topics" / topic / "_delta_log"

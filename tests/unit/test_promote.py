@@ -114,13 +114,16 @@ class Regions:
         return MetadataLog(store).load(begins=False)
 
 
-def make_diskless(regions: Regions, *, claimed: int) -> None:
-    """Let the topic be diskless, and its write-ahead log claim that the table has had all up to this offset."""
+def make_diskless(regions: Regions, *, claimed: int, setting: str = "true") -> None:
+    """Let a partition be diskless, and its write-ahead log claim that the table has had all up to this offset."""
     wal = WalId(1, 4)
     log, topic = MetadataLog(regions.first), {"topic": "orders", "topic_id": TOPIC_ID}
     events: list[Event] = [
         ConfigChanged(
-            resource_type=TOPIC_RESOURCE, resource_name="orders", name="lake.diskless", value="true"
+            resource_type=TOPIC_RESOURCE,
+            resource_name="orders",
+            name="lake.diskless",
+            value=setting,
         ),
         PartitionChanged(
             **topic, partition=0, registration=replace(LED, partition_epoch=10, wals=(wal,))
@@ -152,9 +155,12 @@ def test_a_diskless_partition_goes_on_where_the_copys_table_ends(regions: Region
     assert regions.image(regions.copy).promoted_in == regions.copy.uri("")
 
 
-def test_what_a_diskless_partition_has_lost_is_given_up_only_by_force(regions: Regions) -> None:
+@pytest.mark.parametrize("setting", ["true", "false"])
+def test_what_a_diskless_partition_has_lost_is_given_up_only_by_force(
+    regions: Regions, setting: str
+) -> None:
     """The first lake itself has lost it."""
-    make_diskless(regions, claimed=59)
+    make_diskless(regions, claimed=59, setting=setting)
     regions.replicate()
     with pytest.raises(ConfigError, match="orders-0: offsets 40 to 59 were ackn.*--force"):
         regions.promotion().run()

@@ -8,7 +8,8 @@ See docs/decisions/0019-tables-of-compacted-topics.md and KIP-950:
 - A compacted topic that is a table remains both. Compaction has removed tombstones from its log. If the log's beginning
   were deleted locally now, readers would find in the lake the records that those had deleted.
 - Once copying has ended it cannot begin again: compaction has not waited for it.
-- The bulk load that a topic begins with never changes. A topic may become diskless, and remains it.
+- The bulk load that a topic begins with never changes. A topic may become diskless, and, unless it is compacted,
+  replicated again.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ def with_table_kept(
 def _why_not_diskless(present: LogConfig, wanted: LogConfig) -> str | None:
     """Why a topic cannot become diskless, or remain it: its local logs are caches, and its table is all there is."""
     if not wanted.lake_diskless:
-        return f"{LAKE_DISKLESS}=false: a diskless topic remains one"
+        if present.is_compacted or wanted.is_compacted:
+            return f"{LAKE_DISKLESS}=false: a compacted diskless topic remains one"
+        # Its partitions are diskless until they have switched.
+        return None if wanted.copies_to_lake else DISKLESS_WITHOUT_TABLE
     if not wanted.copies_to_lake:
         return DISKLESS_WITHOUT_TABLE
     if present.lake_diskless:

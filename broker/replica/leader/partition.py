@@ -30,6 +30,7 @@ from broker.replica.watcher import Watcher
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import PartitionId
+from kafka_ds.records.batch import HEADER, HEADER_BYTES, BatchHeader
 from kafka_ds.segments.index import AbortedTxn
 from kafka_ds.segments.producers import AppendOrigin
 
@@ -64,6 +65,7 @@ class LeaderPartition:
         "alter_partition",
         "idle_sessions",
         "is_switching",
+        "_ends_transactions",
         "lake_log_start",
         "_remote_log_manager",
         "_unflushed_since",
@@ -118,8 +120,9 @@ class LeaderPartition:
         self._is_lost = self._is_deposed = False
         self._began_ms = clock.monotonic_ms()
         self._recovery: asyncio.Future[None] | None = None
-        # Whether it takes no appends in this epoch, because what it has is put into the write-ahead log.
-        self.is_switching = False
+        # Whether it takes no appends in this epoch, as it becomes diskless or replicated; and whether it takes those
+        # that belong to transactions which are open.
+        self.is_switching = self._ends_transactions = False
         log.update_high_watermark(leader.high_watermark)
 
     # -- reading ------------------------------------------------------------------------------
@@ -174,8 +177,9 @@ class LeaderPartition:
         """
         leader, log = self.leader, self.log
         leader.check_append(acks)
-        if self.is_switching:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is becoming diskless")
+        if self.is_switching and not self._ends_transaction(records, origin):
+            kind = "replicated" if self.is_diskless else "diskless"
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"it is becoming {kind}")
         if self._wal is not None:
             self._check_wal(self._wal, origin)
         self._changing()
@@ -282,10 +286,23 @@ class LeaderPartition:
         """The epoch in which this broker leads."""
         return self.leader.leader_epoch
 
-    def begin_switch(self) -> None:
-        """Take no more appends in this leader epoch: what there is is put, and then it is diskless in a later one."""
+    def begin_switch(self, *, ends_transactions: bool = False) -> None:
+        """Take no more appends in this leader epoch: what there is is put, and then it is diskless in a later one.
+
+        Or it is copied, and then it is replicated. `ends_transactions`: those that are open may go on to their ends, as
+        nothing of them is copied before.
+        """
         self._changing()
-        self.is_switching = True
+        self.is_switching, self._ends_transactions = True, ends_transactions
+
+    def _ends_transaction(self, records: memoryview, origin: AppendOrigin) -> bool:
+        if not self._ends_transactions or len(records) < HEADER_BYTES:
+            return False
+        header = BatchHeader._make(HEADER.unpack_from(records))
+        is_marker = origin is AppendOrigin.COORDINATOR
+        return is_marker or self.log.producers.is_in_transaction(
+            header.producer_id, header.producer_epoch
+        )
 
     def give_up_switch(self) -> None:
         """Take appends as before. Nobody must have been asked for the switch in this epoch."""

@@ -6,11 +6,12 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from broker.controller.brokers import DirectoryAssignment
+from broker.controller.configs import Alteration, ResourceAlteration, ResourceResult
 from broker.controller.elections import ElectionType
 from broker.controller.isr import AlterPartition, AlterPartitionResult
 from broker.controller.topics import MorePartitions, NewTopic, TopicResult
@@ -19,13 +20,14 @@ from broker.metadata.events import (
     RECOVERED,
     RECOVERING,
     TO_DISKLESS,
+    TO_REPLICATED,
     ConfigChanged,
     PartitionRegistration,
     WalId,
 )
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE
-from tests.unit.controller.controller_desk import ClusterDesk
+from tests.unit.controller.controller_desk import RULES, ClusterDesk
 
 SETTING = ("lake.diskless", "true")
 
@@ -324,16 +326,20 @@ def replicated(*, is_wanted: bool = True) -> DisklessDesk:
     desk = DisklessDesk(1, 2, 3, 4)
     desk.ask(num_partitions=-1, assignments=((0, (2, 1, 3)),), configs=())
     if is_wanted:
-        name, value = SETTING
-        desk.make_durable(
-            [ConfigChanged(resource_type=TOPIC_RESOURCE, resource_name="t", name=name, value=value)]
-        )
+        set_diskless(desk, "true")
     return desk
 
 
+def set_diskless(desk: DisklessDesk, value: str) -> None:
+    name, _ = SETTING
+    desk.make_durable(
+        [ConfigChanged(resource_type=TOPIC_RESOURCE, resource_name="t", name=name, value=value)]
+    )
+
+
 def has_put(desk: DisklessDesk, broker: int, broker_epoch: int = -1, **changes: Any) -> ErrorCode:
-    """This broker says that its write-ahead log has all that the table lacks."""
-    present = desk.partition()
+    """This broker says that its write-ahead log has all that the table lacks, or that the table has all."""
+    present = desk.partition(changes.get("partition", 0))
     wanted = AlterPartition(
         topic_id=desk.image.topics["t"].topic_id,
         partition=0,
@@ -400,9 +406,15 @@ def test_a_former_incarnation_makes_nothing_diskless() -> None:
 
 
 def test_a_topic_that_is_not_set_to_does_not_become_diskless() -> None:
+    """Its leader appends nothing more in the epoch in which it has asked, so there is another one."""
     desk = replicated(is_wanted=False)
+    before = desk.partition()
     assert has_put(desk, 2) == ErrorCode.INVALID_CONFIG
-    assert not desk.partition().is_diskless
+    assert desk.partition() == replace(
+        before,
+        leader_epoch=before.leader_epoch + 1,
+        partition_epoch=before.partition_epoch + 1,
+    )
 
 
 def test_a_diskless_partition_does_not_become_diskless_again() -> None:
@@ -422,6 +434,181 @@ def test_a_move_in_progress_ends() -> None:
     assert not has_put(desk, 2)
     epoch = before.leader_epoch
     assert desk.partition() == led_by(desk, 2, epoch=epoch + 1, since=epoch, preferred=4)
+
+
+# -- a topic that has replicas again ------------------------------------------------------------------
+
+
+def returning(racks: str = "abab", **options: Any) -> DisklessDesk:
+    """A cluster of brokers in these racks; broker 2 leads the topic `t`, which is to be diskless no more."""
+    desk = DisklessDesk()
+    desk.racks = dict(enumerate(racks, 1))
+    for broker in desk.racks:
+        desk.register(broker, **options)
+        desk.beat(broker)
+    desk.ask(num_partitions=-1, assignments=((0, (2,)),))
+    assert not desk.taken_over().error
+    set_diskless(desk, "false")
+    return desk
+
+
+def has_copied(desk: DisklessDesk, broker: int, **changes: Any) -> ErrorCode:
+    return has_put(desk, broker, leader_recovery_state=TO_REPLICATED, **changes)
+
+
+def test_a_partition_whose_table_has_everything_gets_followers() -> None:
+    """They are in sync once the leader says so, as others are."""
+    desk = returning()
+    before = desk.partition()
+    assert not has_copied(desk, 2)
+    assert desk.partition() == PartitionRegistration(
+        replicas=(2, 1),
+        isr=(2,),
+        leader=2,
+        leader_epoch=before.leader_epoch + 1,
+        partition_epoch=before.partition_epoch + 1,
+    )
+    joining = {"new_isr": ((2, -1), (1, -1)), "leader_recovery_state": RECOVERED}
+    assert not has_put(desk, 2, **joining)
+    desk.fence(2)
+    assert desk.partition().leader == 1
+
+
+@pytest.mark.parametrize(
+    ("racks", "gone", "replicas"),
+    [
+        ("aaab", (), (2, 4)),
+        ("aab", (3,), (2, 1)),
+        ("bab", (), (2, 1)),
+        ("aa", (1,), (2, 1)),
+    ],
+    ids=["another rack", "only live brokers", "who has the fewest", "no other"],
+)
+def test_followers_are_live_and_in_other_racks(
+    racks: str, gone: tuple[int, ...], replicas: tuple[int, ...]
+) -> None:
+    desk = returning(racks)
+    for broker in gone:
+        desk.fence(broker)
+    assert not has_copied(desk, 2)
+    assert desk.partition().replicas == replicas
+
+
+def test_followers_of_many_leaders_are_spread() -> None:
+    desk = returning("aaaa")
+    more = tuple((each,) for each in (1, 2, 3, 4, 1, 2, 3))
+    (added,) = desk.take(
+        desk.controller.create_partitions([MorePartitions(name="t", count=8, assignments=more)])
+    )
+    assert not added.error
+    for partition in range(8):
+        desk.taken_over(partition)
+        assert not has_copied(desk, desk.partition(partition).leader, partition=partition)
+    held = Counter(
+        broker for each in desk.image.topics["t"].partitions.values() for broker in each.replicas
+    )
+    assert set(held.values()) == {4}
+
+
+def test_a_preferred_leader_that_does_not_lead_follows_first() -> None:
+    desk = returning("aaaa")
+    desk.reassign(4)
+    desk.taken_over()
+    desk.fence(4)
+    desk.taken_over()
+    leader = desk.partition().leader
+    desk.beat(4)
+    assert not has_copied(desk, leader)
+    assert desk.partition().replicas == (4, leader)
+
+
+def test_a_lone_broker_has_no_followers() -> None:
+    desk = DisklessDesk(1)
+    desk.ask()
+    desk.taken_over()
+    set_diskless(desk, "false")
+    assert not has_copied(desk, 1)
+    assert desk.partition().replicas == desk.partition().isr == (1,)
+
+
+def test_followers_are_given_no_cordoned_directories() -> None:
+    desk = with_directories(1, 2, 3)
+    desk.ask(num_partitions=-1, assignments=((0, (2,)),))
+    desk.taken_over()
+    set_diskless(desk, "false")
+    desk.beat(1, cordoned_log_dirs=desk.image.brokers[1].log_dirs)
+    assert not has_copied(desk, 2)
+    assert desk.partition().replicas == (2, 3)
+    if len(desk.image.brokers[3].log_dirs) == 1:
+        assert desk.partition().directories[1] == desk.image.brokers[3].log_dirs[0]
+
+
+def test_a_topic_that_is_diskless_again_remains_it_in_a_new_epoch() -> None:
+    """Its leader appends nothing more in the epoch in which it has asked; it takes over what it has put."""
+    desk = returning()
+    set_diskless(desk, "true")
+    before = desk.partition()
+    assert has_copied(desk, 2) == ErrorCode.INVALID_CONFIG
+    assert desk.partition() == replace(
+        before,
+        leader_epoch=before.leader_epoch + 1,
+        partition_epoch=before.partition_epoch + 1,
+        leader_recovery_state=RECOVERING,
+    )
+    assert not desk.taken_over().error
+
+
+@pytest.mark.parametrize(
+    ("broker", "changes", "code"),
+    [
+        (1, {}, ErrorCode.INVALID_REQUEST),
+        (2, {"leader_epoch": -1}, ErrorCode.FENCED_LEADER_EPOCH),
+        (2, {"partition_epoch": -1}, ErrorCode.INVALID_UPDATE_VERSION),
+    ],
+)
+def test_who_does_not_lead_any_more_gives_no_followers(
+    broker: int, changes: dict[str, int], code: ErrorCode
+) -> None:
+    desk = returning()
+    before = desk.partition()
+    assert has_copied(desk, broker, **changes) == code
+    assert desk.partition() == before
+
+
+def test_who_takes_over_gives_no_followers() -> None:
+    desk = returning()
+    desk.fence(2)
+    before = desk.partition()
+    assert before.leader_recovery_state == RECOVERING
+    assert has_copied(desk, before.leader) == ErrorCode.INVALID_REQUEST
+    assert desk.partition() == before
+
+
+def test_a_partition_with_followers_is_given_no_others() -> None:
+    desk = replicated(is_wanted=False)
+    before = desk.partition()
+    assert has_copied(desk, 2) == ErrorCode.INVALID_REQUEST
+    assert desk.partition() == before
+
+
+def test_until_it_has_followers_it_remains_the_table_that_it_is() -> None:
+    desk = returning()
+    change = Alteration(name="cleanup.policy", value="compact")
+
+    def altered() -> ResourceResult:
+        wanted = ResourceAlteration(
+            resource_type=TOPIC_RESOURCE, resource_name="t", alterations=(change,)
+        )
+        (result,) = desk.take(desk.controller.alter_configs([wanted], RULES))
+        return cast("ResourceResult", result)
+
+    refused = altered()
+    assert refused.error == ErrorCode.INVALID_CONFIG
+    assert refused.message == (
+        "cleanup.policy: partitions of t are diskless until they have replicas again"
+    )
+    assert not has_copied(desk, 2)
+    assert not altered().error
 
 
 # -- requests -------------------------------------------------------------------------------------

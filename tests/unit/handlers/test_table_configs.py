@@ -220,21 +220,21 @@ async def test_a_topic_ceases_to_be_a_table_if_its_rows_are_to_go(memory_path: P
 
 
 @in_loop
-async def test_a_topic_becomes_diskless_and_remains_it(memory_path: Path) -> None:
+async def test_a_topic_becomes_diskless_and_remains_it_until_it_is_said_otherwise(
+    memory_path: Path,
+) -> None:
     async with in_process(memory_path, **TIERED) as broker:
         await broker.create("t", lake_diskless="true")
         await broker.create("replicated")
         assert not (await change(broker, TOPIC, "replicated", (DISKLESS, SET, "true"))).error_code
         assert log_of(broker, "replicated").config.lake_diskless
-        for topic in ("t", "replicated"):
-            answer = await change(broker, TOPIC, topic, (DISKLESS, SET, "false"))
-            assert answer.error_code == ErrorCode.INVALID_CONFIG
-            assert answer.error_message == f"{DISKLESS}=false: a diskless topic remains one"
         # A tool that declares topics does not name what it does not know.
         assert not (await replace(broker, "t", retention_ms="5000")).error_code
         assert log_of(broker, "t").config.lake_diskless
         assert not (await change(broker, TOPIC, "t", (DISKLESS, DELETE, None))).error_code
         assert log_of(broker, "t").config.lake_diskless
+        assert not (await change(broker, TOPIC, "t", (DISKLESS, SET, "false"))).error_code
+        assert not log_of(broker, "t").config.lake_diskless
 
 
 @pytest.mark.parametrize(
@@ -323,3 +323,5 @@ async def test_a_diskless_topic_is_compacted_from_its_creation_on_or_never(
         await broker.create("compacted", cleanup_policy="compact", **table)
         answer = await change(broker, TOPIC, "compacted", (policy, SET, "compact,delete"))
         assert not answer.error_code
+        answer = await change(broker, TOPIC, "compacted", (DISKLESS, SET, "false"))
+        assert answer.error_message == f"{DISKLESS}=false: a compacted diskless topic remains one"

@@ -409,11 +409,13 @@ def test_a_trickle_into_a_diskless_topic_is_copied_now_and_then() -> None:
     assert other.state.copied_offset == -1
 
 
-def test_much_of_a_diskless_topic_is_copied_sooner() -> None:
-    """Whoever leads next would have to put all of it again."""
+@pytest.mark.parametrize("is_to_remain_so", [True, False])
+def test_much_of_a_diskless_partition_is_copied_sooner(is_to_remain_so: bool) -> None:
+    """Whoever leads next would have to put all of it again, also of one that is to have replicas again."""
     tiered = led_partition("diskless", 0, 0, 0)
     log = with_active_segment(tiered, size_bytes=8 << 20)
-    log.config = log_settings(remote_storage_enable=True, lake_diskless=True)
+    log.config = log_settings(remote_storage_enable=True, lake_diskless=is_to_remain_so)
+    tiered.has_wal = True
     desk = CopyDesk(tiered)
 
     async def stream() -> None:
@@ -425,6 +427,21 @@ def test_much_of_a_diskless_topic_is_copied_sooner() -> None:
 
     asyncio.run(stream())
     assert len(desk.worker.copied) == 20
+
+
+def test_an_active_segment_is_copied_on_demand() -> None:
+    tiered = led_partition("t", 0, 0, 0)
+    with_active_segment(tiered).log_end_offset = 10
+    desk = CopyDesk(tiered)
+
+    async def copied() -> int:
+        desk.loop.begin_round()
+        await desk.until(0)
+        return tiered.state.copied_offset
+
+    assert asyncio.run(copied()) == -1
+    desk.loop.copy_active(tiered.key)
+    assert asyncio.run(copied()) == 9
 
 
 def test_what_is_left_of_large_active_segments_is_copied_together() -> None:

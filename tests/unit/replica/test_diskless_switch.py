@@ -11,16 +11,26 @@ from dataclasses import replace
 import pytest
 
 from broker.diskless.write_ahead_log import WriteAheadLog
+from broker.metadata.diskless_change import replicated as with_followers
 from broker.metadata.diskless_change import switched
-from broker.metadata.events import RECOVERING, ConfigChanged, PartitionRegistration
+from broker.metadata.events import (
+    RECOVERING,
+    TO_DISKLESS,
+    TO_REPLICATED,
+    ConfigChanged,
+    PartitionRegistration,
+)
 from broker.replica import diskless_switch
 from broker.replica.diskless_partitions import DisklessPartitions
 from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE
 from kafka_ds.protocol.topic_partition import PartitionId
+from kafka_ds.records.batch import ControlType
+from kafka_ds.segments.producers import AppendOrigin
 from tests.fakes.store import ALWAYS
 from tests.loops import in_loop, until
+from tests.unit.log.log_model import client_batch, marker
 from tests.unit.replica.diskless_bench import (
     ANY,
     BEFORE,
@@ -28,11 +38,12 @@ from tests.unit.replica.diskless_bench import (
     DisklessBench,
     FencedTier,
     bench,
+    led,
     own_entries,
     part,
     put,
 )
-from tests.unit.replica.followed_logs import content
+from tests.unit.replica.followed_logs import NOW_MS, content
 from tests.unit.replica.replica_bench import ID, ME, OTHER, changed, produce
 
 EPOCH = 3
@@ -42,12 +53,14 @@ class SwitchBench(DisklessBench):
     """A controller that is asked to make partitions diskless, and may not answer."""
 
     asked: list[tuple[Mapping[PartitionId, int], int]]
+    states: list[int]
     trouble: KafkaError | None = None
     answer: asyncio.Event | None = None
 
-    async def switch_to_diskless(
-        self, leader_epochs: Mapping[PartitionId, int], broker_epoch: int
+    async def switch_partitions(
+        self, leader_epochs: Mapping[PartitionId, int], state: int, broker_epoch: int
     ) -> None:
+        self.states.append(state)
         self.asked.append((dict(leader_epochs), broker_epoch))
         if self.answer is not None:
             await self.answer.wait()
@@ -68,6 +81,18 @@ class KnownTier(FencedTier):
     """A lake that has said where partitions begin, and perhaps that data files are missing."""
 
     gaps: Sequence[tuple[int, int]] = ()
+    copies_to: int | None = None
+    """Where a copy ends that is asked for; None: there is none."""
+
+    @property
+    def copies(self) -> KnownTier:
+        return self
+
+    def copy_active(self, key: PartitionId) -> None:
+        self.end = self.end if self.copies_to is None else self.copies_to
+
+    def highest_offset_in_remote_storage(self, topic_id: bytes, partition: int) -> int:
+        return self.end
 
     def missing_of(self, topic_id: bytes, partition: int) -> Sequence[tuple[int, int]]:
         return self.gaps
@@ -84,6 +109,12 @@ def replicated(**changes: object) -> PartitionRegistration:
     return replace(registration, **changes)  # type: ignore[arg-type]
 
 
+def setting(value: str) -> ConfigChanged:
+    return ConfigChanged(
+        resource_type=TOPIC_RESOURCE, resource_name="t", name="lake.diskless", value=value
+    )
+
+
 @asynccontextmanager
 async def led_with(
     count: int, tier: KnownTier | None = None, *, partitions: int = 1
@@ -91,13 +122,10 @@ async def led_with(
     """Replicated partitions with so many records, whose topic is to be diskless."""
     async with bench(tier or KnownTier(), SwitchBench) as broker:
         assert isinstance(broker, SwitchBench)
-        broker.asked = []
+        broker.asked, broker.states = [], []
         await broker.create(*[replicated(leader_epoch=0, partition_epoch=0)] * partitions)
         await broker.commit(*(changed(replicated(), each) for each in range(partitions)))
-        setting = ConfigChanged(
-            resource_type=TOPIC_RESOURCE, resource_name="t", name="lake.diskless", value="true"
-        )
-        await broker.commit(setting)
+        await broker.commit(setting("true"))
         for each in range(partitions):
             for _ in range(count):
                 produce(broker.led(each), acks=1)
@@ -118,6 +146,7 @@ async def test_a_leader_puts_what_the_table_lacks_before_it_asks() -> None:
         held.goes_on.set()
         await switch
         assert broker.asked == [({(ID, 0): EPOCH}, OWN.broker_epoch)]
+        assert broker.states == [TO_DISKLESS]
         assert own_entries(broker.store) == [(EPOCH, 1, 2)]
         # Its own log begins with what the table must have.
         assert broker.diskless.wal.table_end((ID, 0)) == 0
@@ -389,3 +418,176 @@ async def test_a_follower_that_had_lost_its_records_takes_over_what_became_diskl
         await until(lambda: broker.recovered_epochs == [EPOCH + 2])
         assert broker.led().high_watermark == 2
         produce(broker.led())
+
+
+# -- replicated again -------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def returning_with(count: int, tier: KnownTier) -> AsyncIterator[SwitchBench]:
+    """A diskless partition with so many records, all of them acknowledged, whose topic is to be replicated."""
+    async with bench(tier, SwitchBench) as broker:
+        assert isinstance(broker, SwitchBench)
+        broker.asked, broker.states = [], []
+        end, tier.end = tier.end, -1
+        await broker.create(led(0, OWN, state=RECOVERING))
+        await until(lambda: broker.recovered_epochs == [0])
+        for _ in range(count):
+            produce(broker.led())
+        await until(lambda: broker.led().high_watermark == count)
+        tier.end = end
+        await broker.commit(setting("false"))
+        yield broker
+
+
+def transact(partition: LeaderPartition, producer_id: int, *, sequence: int) -> None:
+    batch = client_batch(
+        1,
+        timestamp_ms=NOW_MS,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=sequence,
+        is_transactional=True,
+    )
+    partition.append(memoryview(batch), acks=-1, now_ms=NOW_MS)
+
+
+def end_transaction(partition: LeaderPartition, producer_id: int) -> None:
+    batch = marker(ControlType.COMMIT, producer_id, timestamp_ms=NOW_MS)
+    origin = AppendOrigin.COORDINATOR
+    partition.append(memoryview(batch), acks=-1, now_ms=NOW_MS, origin=origin)
+
+
+async def begun(broker: SwitchBench) -> asyncio.Task[None]:
+    """The switch has begun, and waits for the table."""
+    switch = asyncio.get_running_loop().create_task(broker.switch())
+    await until(lambda: broker.led().is_switching)
+    return switch
+
+
+@in_loop
+async def test_a_leader_asks_for_followers_when_the_table_has_everything() -> None:
+    tier = KnownTier(0)
+    async with returning_with(3, tier) as broker:
+        switch = await begun(broker)
+        with pytest.raises(KafkaError, match="it is becoming replicated"):
+            produce(broker.led())
+        assert not broker.asked
+        tier.end = 2
+        await switch
+        assert (broker.asked, broker.states) == (
+            [({(ID, 0): 0}, OWN.broker_epoch)],
+            [TO_REPLICATED],
+        )
+        before = content(broker.led().log)
+        present = broker.image.topics["t"].partitions[0]
+        await broker.commit(changed(with_followers(present, [OTHER], lambda _: bytes(16))))
+        partition = broker.led()
+        assert not partition.is_diskless and not partition.is_switching
+        assert (content(partition.log), partition.high_watermark) == (before, 3)
+        assert partition.log.leader_epochs.entries[-1] == (1, 3)
+        produce(partition, acks=1)
+        assert broker.diskless.is_safe((ID, 0), 2)
+
+
+@in_loop
+async def test_a_table_that_gets_nothing_lets_the_leader_go_on_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(diskless_switch, "COPY_SECONDS", 0.05)
+    tier = KnownTier(0)
+    async with returning_with(2, tier) as broker:
+        await broker.switch()
+        assert not broker.asked
+        produce(broker.led())
+        tier.copies_to = 2
+        await until(lambda: broker.led().high_watermark == 3)
+        await broker.switch()
+        assert not broker.asked, "producers have just waited"
+        broker.clock.ms += diskless_switch.RETRY_MS
+        await broker.switch()
+        assert len(broker.asked) == 1
+
+
+@in_loop
+async def test_transactions_that_are_open_end_before_anything_else_waits() -> None:
+    """Nothing of them is in the table before."""
+    tier = KnownTier(0)
+    async with returning_with(1, tier) as broker:
+        partition = broker.led()
+        transact(partition, 7, sequence=0)
+        switch = await begun(broker)
+        transact(partition, 7, sequence=1)
+        with pytest.raises(KafkaError, match="it is becoming replicated"):
+            transact(partition, 8, sequence=0)
+        end_transaction(partition, 7)
+        await until(lambda: partition.high_watermark == 4)
+        tier.end = 3
+        await switch
+        assert len(broker.asked) == 1
+        with pytest.raises(KafkaError, match="it is becoming replicated"):
+            end_transaction(partition, 7)
+
+
+@in_loop
+async def test_a_leader_that_has_asked_for_followers_appends_nothing_more_in_this_epoch() -> None:
+    tier = KnownTier(0)
+    async with returning_with(1, tier) as broker:
+        broker.trouble = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+        await broker.switch()
+        await broker.commit(setting("true"))
+        await broker.switch()
+        assert len(broker.asked) == 2
+        with pytest.raises(KafkaError, match="it is becoming replicated"):
+            produce(broker.led())
+        # What the controller does with such a request.
+        await broker.commit(changed(led(1, OWN, state=RECOVERING)))
+        await until(lambda: broker.recovered_epochs == [0, 1])
+        produce(broker.led())
+
+
+@pytest.mark.parametrize("reason", ["put", "log start", "unknown", "missing", "too much"])
+@in_loop
+async def test_a_partition_that_cannot_be_replicated_yet_remains_diskless(
+    reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diskless_switch, "COPY_SECONDS", 0.05)
+    tier = KnownTier(2)
+    async with returning_with(3, tier) as broker:
+        partition = broker.led()
+        match reason:
+            case "put":
+                broker.store.refuse(path=ANY, times=ALWAYS)
+                produce(partition)
+                tier.end = 3
+            case "log start":
+                partition.log.advance_log_start_offset(1)
+            case "unknown":
+                tier.log_start = None
+            case "missing":
+                tier.gaps = [(1, 1)]
+            case _:
+                tier.end = -1
+                monkeypatch.setattr(diskless_switch, "BYTES_MAX", 100)
+        await broker.switch()
+        assert not broker.asked
+        assert not partition.is_switching
+
+
+@in_loop
+async def test_a_former_leader_that_follows_truncates_what_was_never_acknowledged() -> None:
+    """Its log is an old cache. The leader knows where the epoch has ended in which that was appended (KIP-101)."""
+    tier = KnownTier()
+    async with bench(tier, SwitchBench) as broker:
+        assert isinstance(broker, SwitchBench)
+        broker.asked, broker.states = [], []
+        put(broker.store, 0, part(0), part(1))
+        await broker.create(led(3, BEFORE, OWN, state=RECOVERING))
+        await until(lambda: broker.recovered_epochs == [3])
+        await broker.commit(setting("false"))
+        tier.end = 1
+        await broker.switch()
+        present = broker.image.topics["t"].partitions[0]
+        await broker.commit(changed(with_followers(present, [OTHER], lambda _: bytes(16))))
+        produce(broker.led(), acks=1)
+        assert broker.led().end_of_epoch(2) == (2, 2)
