@@ -63,7 +63,7 @@ def _measure(
     (pipeline,) = pipelines.wanted()
     _send(side, range(KEYS), 0)
     with machine.watching(machine.children(os.getpid())) as load:
-        pipelines.keep(pipeline)
+        pipeline.update()
     size = spark.sql(f"DESCRIBE DETAIL delta.`{path}`").first()
     assert size is not None
     row_bytes = size["sizeInBytes"] / KEYS
@@ -72,7 +72,7 @@ def _measure(
     for run in range(runs):
         _send(side, changes.sample(range(KEYS), CHANGES), run + 1)
         with machine.watching(machine.children(os.getpid())) as use:
-            pipelines.keep(pipeline)
+            pipeline.update()
         walls.append(use.wall_s)
         cpus.append(use.cpu_s)
         background.append(use.background_load)

@@ -175,7 +175,7 @@ def _end_to_end(
     pipelines = _pipelines(bench, registry)
     (pipeline,) = (each for each in pipelines.wanted() if each.topic == topic)
     sides: dict[str, Callable[[], None]] = {
-        "ours": lambda: pipelines.keep(pipeline),
+        "ours": pipeline.update,
         "theirs": lambda: bench.their_table(topic, folder / f"their-{name}", decoded),
     }
     walls: dict[str, list[float]] = {side: [] for side in sides}

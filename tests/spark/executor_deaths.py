@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from broker.cli.main import program
-from spark_conf.pipelines import json_reader, pipelines
+from spark_conf.pipelines import json_reader, pipeline
 from tests.spark.dying_sink import executor
 from tests.spark.java import QUICK_JAVA
 
@@ -54,7 +54,7 @@ def dying(
 def main() -> None:
     folder, deaths, offsets, *words = sys.argv[1:]
     os.environ["JDK_JAVA_OPTIONS"] = QUICK_JAVA
-    vars(pipelines)["OFFSETS_PER_STEP"] = int(offsets)
+    vars(pipeline)["OFFSETS_PER_STEP"] = int(offsets)
     wanted = frozenset(map(int, deaths.split(",")))
     vars(json_reader)["json_reader"] = dying(json_reader.json_reader, Path(folder), wanted)
     program.main(words)

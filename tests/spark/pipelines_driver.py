@@ -11,14 +11,14 @@ from typing import Any
 
 from broker.cli.main import program
 from kafka_ds.delta.table_writer import TableWriter
-from spark_conf.pipelines import history, pipelines, typed_table
+from spark_conf.pipelines import history, pipeline, typed_table
 from tests.spark.java import QUICK_JAVA
 
 
 def main() -> None:
     when, number, offsets, *words = sys.argv[1:]
     os.environ["JDK_JAVA_OPTIONS"] = QUICK_JAVA
-    vars(pipelines)["OFFSETS_PER_STEP"] = int(offsets)
+    vars(pipeline)["OFFSETS_PER_STEP"] = int(offsets)
     commits = itertools.count(1)
 
     def dying(commit: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -102,21 +103,23 @@ def test_a_topic_that_fails_stops_no_other(
     pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "kafka_ds.pipelines")
-    wanted = [SimpleNamespace(topic=name) for name in ("a", "b", "c")]
-    kept: list[str] = []
+    updated: list[str] = []
 
-    def keep(_: Pipelines, pipeline: SimpleNamespace, *__: object) -> None:
-        kept.append(pipeline.topic)
-        if pipeline.topic == "a":
+    def update(topic: str, *_: object) -> None:
+        updated.append(topic)
+        if topic == "a":
             raise RuntimeError("an error of Java's for which PySpark has no class")
 
+    wanted = [
+        SimpleNamespace(topic=name, has_advanced=False, update=partial(update, name))
+        for name in ("a", "b", "c")
+    ]
     monkeypatch.setattr(Pipelines, "wanted", lambda *_: wanted)
-    monkeypatch.setattr(Pipelines, "keep", keep)
     assert pipelines.run_once() == ["a"]
-    assert kept == ["a", "b", "c"]
-    kept.clear()
-    assert pipelines.run_once(lambda: bool(kept)) == ["a"]
-    assert kept == ["a"], "told to end"
+    assert updated == ["a", "b", "c"]
+    updated.clear()
+    assert pipelines.run_once(lambda: bool(updated)) == ["a"]
+    assert updated == ["a"], "told to end"
     wanted.clear()
     assert pipelines.run_once() == []
     assert [each.getMessage() for each in caplog.records if each.levelname == "INFO"] == [

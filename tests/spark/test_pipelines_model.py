@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 import kafka_ds
 from kafka_ds.topic.typed_columns import OWN
-from spark_conf.pipelines import pipelines as pipelines_module
+from spark_conf.pipelines import pipeline as pipeline_module
 from spark_conf.pipelines.decoder import KEY, RESCUED
 from spark_conf.pipelines.pipelines import Pipelines
 from spark_conf.pipelines.registry import SchemaRegistry
@@ -373,7 +373,7 @@ def test_tables_say_what_the_model_says(
     monkeypatch: pytest.MonkeyPatch,
     seed: int,
 ) -> None:
-    monkeypatch.setattr(pipelines_module, "OFFSETS_PER_STEP", OFFSETS_PER_STEP)
+    monkeypatch.setattr(pipeline_module, "OFFSETS_PER_STEP", OFFSETS_PER_STEP)
     random = Random(seed)
     of_life = format_of(seed, random, lambda: Sender(topic, registry))
     settings = {

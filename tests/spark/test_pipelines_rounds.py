@@ -21,6 +21,7 @@ from kafka_ds.client.admin import Admin
 from kafka_ds.delta.store.store import Store
 from kafka_ds.topic.typed_steps import TableStep
 from spark_conf.pipelines import deletions, progress, typed_table
+from spark_conf.pipelines import pipeline as pipeline_module
 from spark_conf.pipelines import pipelines as pipelines_module
 from spark_conf.pipelines.pipelines import Pipelines
 from spark_conf.pipelines.typed_table import write
@@ -94,8 +95,8 @@ def _check_requests(
         return settings(self, *given)
 
     monkeypatch.setattr(Admin, "topic_settings", told)
-    for name in ("SETTINGS_S", "SETTLED_S"):
-        monkeypatch.setattr(pipelines_module, name, 1e9)
+    monkeypatch.setattr(pipelines_module, "SETTINGS_S", 1e9)
+    monkeypatch.setattr(pipeline_module, "SETTLED_S", 1e9)
     # The step, and then that there is no other one.
     for _ in range(2):
         assert alone.run_once(by_turns=True) == []
@@ -110,7 +111,7 @@ def _check_requests(
     alone.run_once(by_turns=True)
     assert len(asked) == 1
     # So is what another one did to the table, when it was not looked at for long enough.
-    monkeypatch.setattr(pipelines_module, "SETTLED_S", 0.0)
+    monkeypatch.setattr(pipeline_module, "SETTLED_S", 0.0)
     alone.run_once(by_turns=True)
     assert requests
     monkeypatch.setattr(pipelines_module, "SETTINGS_S", 0.0)
@@ -124,7 +125,7 @@ def _check_requests(
 def test_a_backlog_lets_the_others_have_their_turns(
     alone: Pipelines, own: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipelines_module, "OFFSETS_PER_STEP", 10)
+    monkeypatch.setattr(pipeline_module, "OFFSETS_PER_STEP", 10)
     large = Topic(own, "a-backlog").create(partitions=1, **JSON_TOPIC)
     small = Topic(own, "b-small").create(partitions=1, **JSON_TOPIC)
     send(large, *[b'{"n":1}'] * 40)

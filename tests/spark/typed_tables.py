@@ -47,7 +47,7 @@ def send(
 
 def keep(pipelines: Pipelines, topic: Topic) -> None:
     (pipeline,) = (each for each in pipelines.wanted() if each.topic == topic.name)
-    pipelines.keep(pipeline)
+    pipeline.update()
 
 
 def keep_anew(spark: SparkSession, topic: Topic) -> None:
