@@ -21,6 +21,7 @@ from pyspark.sql import types as t
 from kafka_ds.delta.actions import DAY_MS, commit_info
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.store import Store
+from kafka_ds.errors import KafkaDsError
 from kafka_ds.topic.names import ERRORS, TYPED_TABLES
 from kafka_ds.topic.typed_columns import OWN
 from kafka_ds.topic.typed_steps import APP_ID, TableStep, last_step
@@ -428,11 +429,12 @@ def merge(rows: DataFrame, path: str, settings: Mapping[str, str]) -> None:
 
 
 def _assignments(rows: DataFrame, target: DeltaTable) -> dict[str, str | Column]:
-    """The columns of a table as MERGE sets them from source rows."""
-    return {
-        f"`{name}`": f"s.`{name}`" if name in rows.columns else "NULL"
-        for name in target.toDF().columns
-    }
+    """The columns of a table as MERGE sets them from source rows. Raises KafkaDsError if it lacks some of them."""
+    columns = target.toDF().columns
+    if lacking := sorted({*rows.columns} - {*columns, TOMBSTONE}):
+        # MERGE would leave them out without a word.
+        raise KafkaDsError(f"the table has no column {', '.join(lacking)} any more")
+    return {f"`{name}`": f"s.`{name}`" if name in rows.columns else "NULL" for name in columns}
 
 
 @contextmanager

@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
 import kafka_ds
 from broker.cli.lake import Lake, LakeQueries
-from kafka_ds.errors import OptionError
+from kafka_ds.errors import KafkaDsError, OptionError
 from kafka_ds.topic.typed_columns import OWN
 from kafka_ds.topic.typed_steps import TableStep
 from spark_conf.pipelines import typed_table
@@ -274,6 +275,13 @@ def test_current_state_has_the_newest_value_of_each_key_and_a_feed_of_its_change
     assert "e" not in state_of(spark, topic)
     assert errors_of(topic) == [(5, NO_KEY), (8, CLASH)]
     assert state_of(spark, topic)["c"] == {"n__string": "y"}
+
+    # Another engine dropped a column after it was added for these rows, say: MERGE would lose its values silently.
+    path = str(topic.broker.lake / "tables" / topic.name)
+    with pytest.raises(KafkaDsError, match="the table has no column gone any more"):
+        typed_table.merge(
+            spark.read.format("delta").load(path).withColumn("gone", f.lit(1)), path, {}
+        )
 
     alter(topic, "lake.table.mode", "append")
     send(topic, b'{"n":7}', keys=[b"e"])

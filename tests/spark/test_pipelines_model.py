@@ -38,6 +38,10 @@ from tests.spark.typed_values import normal, rebuilt
 # In make test one, of JSON without a registry: a life takes minutes on two busy cores.
 LIVES_OF_CI = 1
 OFFSETS_PER_STEP = 100
+OF_COMMITS = [
+    f"spark.databricks.delta.{name}"
+    for name in ("commitInfo.userMetadata", "write.txnAppId", "write.txnVersion")
+]
 PARTITIONS_MAX = 3
 KEYS = 9
 # A column, or a field within one, that came between the look at the table and its MERGE.
@@ -243,10 +247,17 @@ class PipelineLife:
         """This driver stands still while records come, and another driver goes on."""
         self.done["overtaken"] += 1
         self.send()
+        # Both have one session, and yet each has settings of its commits of its own.
+        settings = {name: self.spark.conf.get(name, None) for name in OF_COMMITS}
+        for name in OF_COMMITS:
+            self.spark.conf.unset(name)
         driver = self._driver()
         keep(driver, self.every)
         keep(driver, self.current)
         driver.close()
+        for name, text in settings.items():
+            if text is not None:
+                self.spark.conf.set(name, text)
 
     def _driver(self) -> Pipelines:
         broker = self.every.broker
