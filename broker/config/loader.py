@@ -597,7 +597,7 @@ def _not_of_a_topic(name: str) -> ConfigError:
     remedy = ", put it in server.properties or --override, and start the broker again"
     if of_broker.changeable:
         remedy = ": kafka-configs --entity-type brokers"
-    return ConfigError(f"{name} is not a setting of a topic: it is a broker's{remedy}")
+    return ConfigError(f"{name} is not a setting of a topic: it is a broker setting{remedy}")
 
 
 def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:

@@ -150,17 +150,17 @@ def main() -> int:
     options["kafka.bootstrap.servers"] = asked.bootstrap_server
     try:
         syncs = background_syncs(asked.lake, options, iceberg=asked.iceberg, catalog=asked.catalog)
+        failed = run(
+            options,
+            asked.lake,
+            once=asked.once,
+            interval_s=asked.interval,
+            master=MASTER,
+            registry_url=asked.schema_registry,
+            syncs=syncs,
+        )
     except OptionError as problem:
         parser.error(str(problem))
-    failed = run(
-        options,
-        asked.lake,
-        once=asked.once,
-        interval_s=asked.interval,
-        master=MASTER,
-        registry_url=asked.schema_registry,
-        syncs=syncs,
-    )
     return 1 if failed else 0
 
 

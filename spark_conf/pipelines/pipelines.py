@@ -17,6 +17,7 @@ from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.settings import parse_settings
 from kafka_ds.delta.store.uri import open_store
 from kafka_ds.errors import KafkaDsError, OptionError
+from kafka_ds.topic.names import CLUSTER_METADATA, TOPICS
 from spark_conf.pipelines.deleted_topics import DeletedTopics
 from spark_conf.pipelines.failure_log import FailureLog
 from spark_conf.pipelines.pipeline import Pipeline, PipelineContext
@@ -38,7 +39,7 @@ class SparkEnded(RuntimeError):
 class Pipelines:
     """All pipelines of a cluster and its lake; `options` are the data source's (`kafka.…`).
 
-    A registry without a URL is the one that the brokers name.
+    A registry without a URL is the one that the brokers name. Raises OptionError for a lake without a cluster's tables.
     """
 
     def __init__(
@@ -52,11 +53,16 @@ class Pipelines:
         self._registry = registry if registry is not None else SchemaRegistry()
         # Whether the brokers say where it is.
         self._asks_for_registry = not self._registry
+        store = open_store(lake)
+        if not (store.folders(CLUSTER_METADATA) or store.folders(TOPICS)):
+            raise OptionError(
+                f"{lake} contains no tables of a cluster: is it the brokers' lake.uri?"
+            )
         self._cluster = Cluster(parse_settings(dict(options)))
         self._admin = Admin(self._cluster)
         self._context = PipelineContext(
             spark=spark,
-            store=open_store(lake),
+            store=store,
             lake=absolute(lake),
             options=dict(options),
             cluster=self._cluster,

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kafka_ds.client.admin import Admin
 from kafka_ds.delta.store.store import Store
+from kafka_ds.errors import OptionError
 from kafka_ds.topic.typed_steps import TableStep
 from spark_conf.pipelines import deletions, progress, typed_table
 from spark_conf.pipelines import pipeline as pipeline_module
@@ -119,6 +120,13 @@ def _check_requests(
     send(topic, b'{"n":2}')
     alone.run_once(by_turns=True)
     assert len(rows(topic)) == 1
+
+
+def test_another_folder_is_not_taken_for_the_lake(
+    spark: SparkSession, own: BrokerProcess, tmp_path: Path
+) -> None:
+    with pytest.raises(OptionError, match="contains no tables of a cluster"):
+        Pipelines(spark, {"kafka.bootstrap.servers": own.bootstrap}, str(tmp_path))
 
 
 @pytest.mark.timeout(300)

@@ -298,16 +298,19 @@ def test_a_topic_may_differ_from_its_broker() -> None:
         ("compression.zstd.level", "23", "compression.zstd.level=23 is above the maximum"),
         ("retention.ms", "-2", "retention.ms=-2 is below the minimum, -1"),
         ("max.message.bytes", "x", "max.message.bytes=x is not an integer"),
-        ("retention.mss", "1", "is not a setting of a topic: did you mean retention.ms"),
         (
             "node.id",
             "1",
-            "node.id is not a setting of a topic: it is a broker's, put it in server.properties or --override, and "
-            "start the broker again",
+            "node.id is not a setting of a topic: it is a broker setting, put it in server.properties or --override, "
+            "and start the broker again",
         ),
-        ("lake.max.lag.ms", "1", "it is a broker's, put it in server.properties or --override"),
+        (
+            "lake.max.lag.ms",
+            "1",
+            "it is a broker setting, put it in server.properties or --override",
+        ),
         ("lake.max.lagg.ms", "1", "did you mean the broker's lake.max.lag.ms?"),
-        ("max.connections", "1", "it is a broker's: kafka-configs --entity-type brokers"),
+        ("max.connections", "1", "it is a broker setting: kafka-configs --entity-type brokers"),
         ("log.retention.ms", "1", "it is a broker setting; the topic setting is retention.ms"),
         ("log.roll.hours", "168", "the topic setting is segment.ms (in ms)"),
         ("local.retention.bytes", "-1000", "is below the minimum, -2"),
