@@ -62,21 +62,23 @@ class TableStep:
             return None
 
 
-def last_step(log: DeltaLog, version: int | None = None) -> TableStep | None:
+def last_step(
+    log: DeltaLog, version: int | None = None, *, of_vacuum: bool = True
+) -> TableStep | None:
     """The newest step of a table, or the newest up to a version; None if the log has none (any more).
 
-    VACUUM carries the step that was the last when it began: a next one may have been committed before it.
+    If the log has only what VACUUMs carry, the last of these (`of_vacuum`). Each carries the step that was the last
+    when it began, and a next one may have been committed before it.
     """
     if version is None:
         version = log.listing(start=log.last_checkpoint() or 0).latest
-    found: TableStep | None = None
+    carried: list[TableStep] = []
     while version >= 0 and (actions := log.read_version(version)) is not None:
         info = commit_info(actions)
         step = TableStep.parse(info.get("userMetadata"))
         if step is not None:
-            if found is None or step.number > found.number:
-                found = step
             if not str(info.get("operation")).startswith("VACUUM"):
-                break
+                return step
+            carried.append(step)
         version -= 1
-    return found
+    return max(carried, key=lambda each: each.number, default=None) if of_vacuum else None

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from kafka_ds.errors import OptionError
@@ -88,11 +88,10 @@ def _pipelines(
     registry = registry_at(registry_url)
     LOGGER.info("starting Spark")
     spark = spark_session(master, lake)
-    pipelines = Pipelines(spark, options, lake, registry)
     try:
-        yield pipelines
+        with closing(Pipelines(spark, options, lake, registry)) as pipelines:
+            yield pipelines
     finally:
-        pipelines.close()
         with suppress(Py4JError, OSError):  # Its JVM may have ended.
             spark.stop()
 

@@ -80,17 +80,17 @@ class TypedTable:
         """The last step of the rows, at a version or now; None before the first."""
         if not self._log.exists():
             return None
-        return last_step(self._log, version) or self._step_of_rows()
+        return last_step(self._log, version, of_vacuum=False) or self._step_of_rows(version)
 
     def begun_step(self) -> TableStep | None:
         """The last step of the errors, which are there up to its end: the rows' next step may not go beyond it."""
         return last_step(self._errors_log) if self._errors_log.exists() else None
 
-    def _step_of_rows(self) -> TableStep | None:
-        """The step that ends where the rows end, for a log whose cleanup has deleted every step."""
-        number = _txn_version(self._log, APP_ID)
-        if number is None:
-            return None
+    def _step_of_rows(self, version: int | None) -> TableStep | None:
+        """The last step for a log whose cleanup has deleted every one: by VACUUM, or it ends where the rows end."""
+        number, carried = _txn_version(self._log, APP_ID), last_step(self._log, version)
+        if number is None or (carried is not None and carried.number == number):
+            return carried
         ends = self._rows().groupBy("_partition").agg(f.max("_offset")).collect()
         end = {row[0]: row[1] + 1 for row in ends}
         return TableStep(number=number, topic_id="", mode="", start=end, end=end)

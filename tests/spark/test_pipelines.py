@@ -330,15 +330,29 @@ def test_small_files_are_merged_and_old_ones_removed(
     keep_anew(spark, topic)
     assert operations() == after
     assert (len(rows(topic)), len(errors_of(topic))) == (4, 2)
+
+    def clean_up_log() -> None:
+        DeltaTable(paths[0]).create_checkpoint()
+        for each in sorted((paths[0] / "_delta_log").glob("*.json"))[:-1]:
+            each.unlink()
+
     # Log cleanup has deleted all steps: the rows say where the last one ended, for whoever waits for a step.
-    table = DeltaTable(paths[0])
-    table.alter.set_table_properties({"owner": "x"}, raise_if_not_exists=False)
-    table.create_checkpoint()
-    for each in sorted((paths[0] / "_delta_log").glob("*.json"))[:-1]:
-        each.unlink()
+    DeltaTable(paths[0]).alter.set_table_properties({"owner": "x"}, raise_if_not_exists=False)
+    clean_up_log()
     assert [step and step.end for step in steps()] == [None, {0: 4}]
     vacuum()
     assert [step and (step.topic_id != "", step.end) for step in steps()] == [(True, {0: 4})] * 2
+    # Nothing but a VACUUM is left which began before the last step.
+    (vacuumed,) = DeltaTable(paths[0]).history(1)
+    send(topic, b"c")
+    keep_anew(spark, topic)
+    number = DeltaTable(paths[0]).version() + 1
+    info = {"commitInfo": {name: vacuumed[name] for name in ("operation", "userMetadata")}}
+    (paths[0] / "_delta_log" / f"{number:020d}.json").write_text(json.dumps(info))
+    clean_up_log()
+    send(topic, b"d")
+    keep_anew(spark, topic)
+    assert sorted(each["value"] for each in values_of(topic) if each) == ["a", "a", "c", "d"]
 
 
 @pytest.mark.slow

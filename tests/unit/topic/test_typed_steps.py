@@ -49,7 +49,8 @@ def test_a_vacuum_that_began_before_the_last_step_does_not_hide_it(tmp_path: Pat
         action = {"commitInfo": {"operation": operation, "userMetadata": step.text()}}
         (folder / f"{version:020d}.json").write_bytes(encode_actions([action]))
     log = DeltaLog(LocalStore(str(tmp_path)), "t")
-    assert last_step(log) == next_one
+    assert last_step(log) == last_step(log, of_vacuum=False) == next_one
     for version in (0, 1):
         (folder / f"{version:020d}.json").unlink()
     assert last_step(log) == DONE
+    assert last_step(log, of_vacuum=False) is None
