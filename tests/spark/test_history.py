@@ -147,6 +147,7 @@ def test_killed_between_its_commits_it_loses_no_key(
     command += ["--lake", str(topic.broker.lake), "--bootstrap-server", topic.broker.bootstrap]
     for when, number, left in kills:
         driver = [sys.executable, "-m", "tests.spark.pipelines_driver", when, str(number), "1000"]
+        driver.append(topic.name)
         with (tmp_path / "driver.log").open("ab") as log:
             done = subprocess.run([*driver, *command], stdout=log, stderr=log, check=False)
         assert done.returncode == -signal.SIGKILL, (tmp_path / "driver.log").read_text()[-3000:]

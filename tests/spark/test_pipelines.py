@@ -382,6 +382,7 @@ def test_each_record_is_there_once_when_drivers_are_killed(
     # Between the errors of the first step and its rows; after the rows of the next one; and after a MERGE.
     for when, number in (("after", 1), ("after", 3), ("after", 4)):
         driver = [sys.executable, "-m", "tests.spark.pipelines_driver", when, str(number), "10"]
+        driver.append(topic.name)
         with (tmp_path / "driver.log").open("ab") as log:
             done = subprocess.run([*driver, *command], stdout=log, stderr=log, check=False)
         assert done.returncode == -signal.SIGKILL, (tmp_path / "driver.log").read_text()[-3000:]
