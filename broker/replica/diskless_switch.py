@@ -47,15 +47,32 @@ RETRY_MS, RETRY_MS_MAX = 2_000, 60_000
 UNANSWERED_SECONDS = 10.0
 
 
-class SwitchingPartition:
-    """One partition, in the leader epoch in which it takes no appends: what of it is in the write-ahead log."""
-
-    state = TO_DISKLESS
+class PartitionSwitch:
+    """One partition, in the leader epoch in which it takes no appends."""
 
     def __init__(self, partition: LeaderPartition) -> None:
         self.partition = partition
         self.key = partition.key
         self.leader_epoch = partition.leader_epoch
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this broker leads it in this epoch."""
+        return not self.partition.is_lost and self.partition.leader_epoch == self.leader_epoch
+
+    def resume(self) -> None:
+        """Take appends again: nothing was asked for."""
+        if self.is_current:
+            self.partition.give_up_switch()
+
+
+class SwitchingPartition(PartitionSwitch):
+    """One partition, in the leader epoch in which it takes no appends: what of it is in the write-ahead log."""
+
+    state = TO_DISKLESS
+
+    def __init__(self, partition: LeaderPartition) -> None:
+        super().__init__(partition)
         self.first_offset = partition.log.highest_offset_in_remote_storage + 1
         self._put_to = self.first_offset
         self._error: str | None = None
@@ -73,19 +90,9 @@ class SwitchingPartition:
             self.ended.set()
 
     @property
-    def is_current(self) -> bool:
-        """Whether this broker leads it in this epoch."""
-        return not self.partition.is_lost and self.partition.leader_epoch == self.leader_epoch
-
-    @property
     def is_put(self) -> bool:
         """Whether the write-ahead log has all that the table lacks."""
         return self._error is None and self._put_to == self.partition.log.log_end_offset
-
-    def resume(self) -> None:
-        """Take appends again: nothing was asked for."""
-        if self.is_current:
-            self.partition.give_up_switch()
 
     @property
     def why_not(self) -> str:
@@ -115,23 +122,16 @@ class SwitchingPartition:
         self.failed_to_put(RuntimeError(f"a leader of epoch {leader_epoch} has fenced its log"))
 
 
-class ReturningPartition:
+class ReturningPartition(PartitionSwitch):
     """One diskless partition, in the leader epoch in which it takes no appends: whether its table has all of it."""
 
     state = TO_REPLICATED
     why_not = f"its table did not get all of it within {COPY_SECONDS:g} s"
 
     def __init__(self, partition: LeaderPartition, remote_log_manager: RemoteLogManager) -> None:
-        self.partition = partition
-        self.key = partition.key
-        self.leader_epoch = partition.leader_epoch
+        super().__init__(partition)
         self._remote_log_manager = remote_log_manager
         partition.begin_switch(ends_transactions=True)
-
-    @property
-    def is_current(self) -> bool:
-        """Whether this broker leads it in this epoch."""
-        return not self.partition.is_lost and self.partition.leader_epoch == self.leader_epoch
 
     @property
     def is_copied(self) -> bool:
@@ -146,11 +146,6 @@ class ReturningPartition:
             and start is not None
             and start >= log.log_start_offset
         )
-
-    def resume(self) -> None:
-        """Take appends again: nothing was asked for."""
-        if self.is_current:
-            self.partition.give_up_switch()
 
 
 class DisklessSwitch:
